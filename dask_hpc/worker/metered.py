@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from distributed.metrics import context_meter
 from zarr.abc.store import Store
-from zarr.storage import WrapperStore
+from zarr.storage import FsspecStore, LocalStore, WrapperStore
 
 from dask_hpc.wire import IO_METRIC, IO_SECONDS
 from dask_hpc.worker.io.mounts import mount_of
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 #: Kind of a store that is no folder.
 _NO_FILES = "store"
+#: Protocols of fsspec for folders of this host, or what it has mounted.
+_FILES = ("file", "local")
 
 
 def metered(store: Any, target: str | None = None) -> MeteredStore:
@@ -39,33 +41,58 @@ def metered(store: Any, target: str | None = None) -> MeteredStore:
     Parameters
     ----------
     store
-        A Zarr store (also of fsspec, or of icechunk), or the path of a folder.
+        A Zarr store (also of fsspec, or of icechunk), the path of a folder, or a URL or a mapper of fsspec.
     target
         What it is a part of, as far as bandwidth is shared: stores of one target are counted together. None:
-        the mount of a folder, else the class of the store.
+        the mount of a folder; protocol and bucket of a store of fsspec; else the class of the store.
 
     Raises
     ------
     TypeError
-        For what is neither a store nor a path, and a target that is no text.
+        For what is none of these, and a target that is no text.
     ValueError
-        For an empty target.
+        For an empty target, and a URL of a protocol that fsspec does not know.
     """
-    if isinstance(store, str | os.PathLike):
-        from zarr.storage import LocalStore
-
-        store = LocalStore(os.fspath(store))
+    store = _opened(store)
     if not isinstance(store, Store):
-        raise TypeError(f"store is {store!r}; allowed: a Zarr store, or the path of a folder")
+        raise TypeError(
+            f"store is {store!r}; allowed: a Zarr store, the path of a folder, a URL or a mapper of fsspec"
+        )
     if isinstance(store, MeteredStore):
         store = store._store
     if target is not None and not isinstance(target, str):
         raise TypeError(f"target is {target!r}; allowed: text, or None")
     if target is not None and not target.strip():
         raise ValueError(f"target is {target!r}; allowed: any text, such as 'scratch'")
-    root = getattr(store, "root", None)
-    kind, place = mount_of(Path(root)) if isinstance(root, Path) else (_NO_FILES, type(store).__name__)
+    kind, place = _whereabouts(store)
     return MeteredStore(store, place if target is None else target, kind)
+
+
+def _opened(store: Any) -> Any:
+    """A store where a path, a URL or a mapper is given, else what is given."""
+    if isinstance(store, str | os.PathLike):
+        text = os.fspath(store)
+        protocol, apart, path = text.partition("://")
+        if apart and protocol not in _FILES:
+            return FsspecStore.from_url(text)
+        return LocalStore(path if apart else text)
+    if hasattr(store, "fs") and hasattr(store, "root") and not isinstance(store, Store):
+        return FsspecStore.from_mapper(store)
+    return store
+
+
+def _whereabouts(store: Store) -> tuple[str, str]:
+    """Kind of the file system that a store is on, and what shares its bandwidth."""
+    if isinstance(store, LocalStore):
+        return mount_of(Path(store.root))
+    if not isinstance(store, FsspecStore):
+        return _NO_FILES, type(store).__name__
+    protocols = store.fs.protocol
+    protocol = protocols if isinstance(protocols, str) else protocols[0]
+    if protocol in _FILES:
+        return mount_of(Path(store.path))
+    bucket = store.path.strip("/").partition("/")[0]
+    return _NO_FILES, f"{protocol}://{bucket}"
 
 
 class MeteredStore(WrapperStore[Store]):
@@ -86,6 +113,12 @@ class MeteredStore(WrapperStore[Store]):
 
     def _with_store(self, store: Store) -> Self:
         return type(self)(store, self.target, self.kind)
+
+    def __getattr__(self, name: str) -> Any:
+        # what only this kind of store has: icechunk asks for the session of the store of an array
+        if name.startswith("_"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self._store, name)
 
     def __repr__(self) -> str:
         return f"metered({self._store!r}, target={self.target!r})"

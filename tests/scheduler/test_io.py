@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from pathlib import Path
 
 import dask
 import dask.array as da
+import fsspec
 import numpy as np
 import pytest
 import xarray as xr
 import zarr
+from distributed.metrics import context_meter
 from distributed.protocol.pickle import dumps, loads
 from helpers import live, record, started, until, within
-from zarr.storage import LocalStore, MemoryStore, WrapperStore
+from zarr.storage import FsspecStore, LocalStore, MemoryStore, WrapperStore
 
 import dask_hpc
 from dask_hpc.scheduler.io.accounts import accounts
+from dask_hpc.wire import IO_METRIC
 from dask_hpc.worker import metered as module
 from dask_hpc.worker.io.mounts import mount_of
 from dask_hpc.worker.metered import MeteredStore, metered
@@ -231,6 +235,33 @@ def test_a_dataset_of_xarray_goes_through_it_and_comes_back(tmp_path):
     again = xr.open_zarr(metered(tmp_path / "d"), consolidated=False).load()
     xr.testing.assert_identical(again, dataset)
     xr.testing.assert_identical(xr.open_zarr(tmp_path / "d", consolidated=False).load(), dataset)
+
+
+def test_stores_of_fsspec_are_counted_by_where_they_are(tmp_path):
+    folder, on = tmp_path / "a", {"auto_mkdir": True}
+    values = np.random.default_rng(2).random((8, 6))
+    files = metered(FsspecStore.from_url(f"file://{folder}", storage_options=on))
+    url, mapper = metered("memory://bucket/url"), metered(fsspec.get_mapper("memory://bucket/mapper"))
+    assert (files.kind, files.target) == mount_of(folder) == (metered(f"file://{folder}").kind, files.target)
+    assert [(one.kind, one.target) for one in (url, mapper)] == [("store", "memory://bucket")] * 2
+    for store in (files, url, mapper):
+        moved = Counter()
+        with context_meter.add_callback(lambda name, value, unit, moved=moved: moved.update({name: value})):
+            zarr.create_array(loads(dumps(store)), shape=(8, 6), chunks=(4, 6), dtype="f8")[:] = values
+            assert (zarr.open_array(store)[:] == values).all()
+        there = store.fs.sync_fs.du(store.path)
+        assert moved[f"{IO_METRIC} write {store.kind} {store.target}"] == there
+        assert moved[f"{IO_METRIC} read {store.kind} {store.target}"] >= there
+
+
+def test_it_has_what_only_its_store_has():
+    class Versioned(MemoryStore):
+        """As icechunk's, whose session is taken from the store of an array."""
+
+        session = "a session"
+
+    assert loads(dumps(metered(Versioned(), "t"))).session == "a session"
+    assert not hasattr(metered(MemoryStore()), "session")
 
 
 def test_it_travels_and_is_equal_to_its_like(tmp_path):
