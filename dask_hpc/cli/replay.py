@@ -59,6 +59,9 @@ def _show(trace: Path, report: ReplayReport) -> None:
             ("replayed", _counts(report.replayed_actions)),
         ]
     )
+    for flow, row in report.flows.items():
+        known = [f"{name} {value:.4g}" for name, value in row.items() if value is not None]
+        click.echo(f"flow {cell(flow)}, medians: {', '.join(known)}")
     if report.first is not None:
         _show_difference(report.first)
 

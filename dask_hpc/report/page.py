@@ -42,6 +42,17 @@ _FEED_COLUMNS: tuple[Column, ...] = (
     ("Reason", False),
     ("Result", False),
 )
+#: By the figure that each shows (`trace.steps`).
+_FLOW_COLUMNS: Mapping[str, Column] = {
+    "steps": ("Steps", True),
+    "step_s": ("A step", True),
+    "simulation_s": ("Simulation", True),
+    "in_situ_s": ("In situ", True),
+    "in_transit_s": ("In transit", True),
+    "in_situ_work_share": ("Of the work in situ", True),
+    "in_situ_memory_share": ("Of the memory in situ", True),
+    "idle_helper_core_s": ("Idle helper core seconds", True),
+}
 _SETTING_COLUMNS: tuple[Column, ...] = (("Setting", False), ("Value", False))
 
 
@@ -77,6 +88,8 @@ def build_report(
         power=svg.power_lane(timeline.spans) if timeline.spans.power else None,
         job_columns=_JOB_COLUMNS,
         jobs=_jobs(timeline, styles),
+        flow_columns=(("Flow", False), *_FLOW_COLUMNS.values()),
+        flows=_flows(timeline),
         feed_columns=_FEED_COLUMNS,
         feed=_feed(timeline, styles),
         feed_count=len(timeline.feed),
@@ -197,6 +210,20 @@ def resizes_by_job(timeline: Timeline) -> dict[str, list[FeedEntry]]:
         if entry.action in ("expand", "shrink") and entry.result == "done":
             resizes.setdefault(entry.job, []).append(entry)
     return resizes
+
+
+def _flows(timeline: Timeline) -> list[Sequence[str]]:
+    return [
+        (flow, *(_figure(name, row[name]) for name in _FLOW_COLUMNS)) for flow, row in timeline.flows.items()
+    ]
+
+
+def _figure(name: str, value: float | None) -> str:
+    if value is None:
+        return "n/a"
+    if name.endswith("_share"):
+        return f"{value:.0%}"
+    return f"{value:.3g} s" if name.endswith("_s") else f"{value:g}"
 
 
 def _feed(timeline: Timeline, styles: Mapping[str, Look]) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ from dask_hpc.report.power import power_rows
 from dask_hpc.report.spans import JobSpan, Mark, NodeSpan, Spans, job_spans, natural_order, power_spans
 from dask_hpc.trace.records import Header, JobEvent, NodeEvent, Other, Pass, Record, Result
 from dask_hpc.trace.runs import job_runs, pool_steps
+from dask_hpc.trace.steps import step_medians
 from dask_hpc_policies.decision import Action, ReasonCode
 from dask_hpc_policies.metrics import JobRun, summarize
 from dask_hpc_policies.model import JobView
@@ -88,6 +89,8 @@ class Timeline:
     longest_decide_s: float = 0.0
     total_decide_s: float = 0.0
     lock: str = ""
+    #: What the steps of each flow have taken (`trace.steps.step_medians`).
+    flows: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
     #: What people call each job, by id; plain work has no events of its own but appears in decisions.
     labels: Mapping[str, str] = field(default_factory=dict)
     #: What `dask_hpc_policies.metrics.summarize` says about it.
@@ -149,6 +152,7 @@ def build_timeline(records: Iterable[Record], until_s: float | None = None) -> T
         passes=len(passes),
         longest_decide_s=max((record.decide_s for record in passes), default=0.0),
         total_decide_s=sum(record.decide_s for record in passes),
+        flows=step_medians(items),
         lock=passes[-1].snapshot.lock if passes else "",
     )
 

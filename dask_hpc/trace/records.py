@@ -139,6 +139,8 @@ class Other:
 LENDING = "lending"
 #: Kinds of others that tell what was drawn, and the bounds of the power corridor.
 POWER_KINDS = DRAW, CORRIDOR = "draw", "corridor"
+#: Kind of others that tell what a step of a flow has taken: ``t_s``, ``flow``, its figures (`trace.steps`).
+STEP = "step"
 
 Record = Header | Pass | Result | JobEvent | NodeEvent | LossEvent | TransferEvent | Other
 

@@ -11,12 +11,13 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from dask_hpc.errors import TraceError
 from dask_hpc.trace.files import Trace
 from dask_hpc.trace.records import Pass
+from dask_hpc.trace.steps import step_medians
 from dask_hpc_policies import codec, registry
 from dask_hpc_policies.decision import Decision, Hold, Steal
 from dask_hpc_policies.protocol import Policy, decode_state
@@ -53,6 +54,8 @@ class ReplayReport:
     replayed_actions: Mapping[str, int] = field(default_factory=dict)
     #: The first pass that differs.
     first: Difference | None = None
+    #: What the recorded steps of each flow have taken (`trace.steps.step_medians`).
+    flows: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
@@ -82,6 +85,10 @@ def replay(trace: Trace, policy: Any = None) -> ReplayReport:
     ValueError
         When `policy` is not a policy or has wrong parameters.
     """
+    return replace(_replayed(trace, policy), flows=step_medians(trace.records))
+
+
+def _replayed(trace: Trace, policy: Any) -> ReplayReport:
     passes = trace.passes
     if policy is None:
         makers = _Makers(trace.source)

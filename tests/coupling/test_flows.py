@@ -12,6 +12,8 @@ from sources import nothing_left, producers, told, whole
 
 import dask_hpc
 from dask_hpc.errors import CouplingError
+from dask_hpc.trace.files import read_trace
+from dask_hpc.trace.steps import FIGURES, step_rows
 from dask_hpc.wire import ROLE_RESOURCE, RPC
 from dask_hpc.worker.coupling.blocks import Block, Bundle, dataset
 from dask_hpc_policies.coupling.contract import Field
@@ -25,7 +27,8 @@ def peak(ds):
 
 @live(workers=2, timeout=30)
 async def test_values_come_in_order_and_are_those_of_the_whole_field(c, s, a, b):
-    rt = await dask_hpc.install(c)
+    path = f"{a.local_directory}/trace.jsonl"
+    rt = await dask_hpc.install(c, trace_path=path)
     flow = await rt.couple("heat", FIELDS)
     seen = []
     await flow.analyse(peak, name="peak", window=3, every=2)
@@ -80,6 +83,13 @@ async def test_values_come_in_order_and_are_those_of_the_whole_field(c, s, a, b)
     await flow.close()
     assert "coupling" not in await rt.status()
     await nothing_left(s, a, b)
+    await rt.uninstall()
+    # every step is in the trace, as it was told here
+    traced = sorted(step_rows(read_trace(path).records)["heat"], key=lambda one: one["step"])
+    assert [one["step"] for one in traced] == list(range(12))
+    assert [{name: one[name] for name in FIGURES} for one in traced[-5:]] == [
+        {name: one[name] for name in FIGURES} for one in latest
+    ]
 
 
 @live(workers=2, timeout=30)

@@ -138,3 +138,25 @@ def test_of_each_of_the_latest_steps_it_is_told_what_its_phases_took_and_what_he
     unknown = dict.fromkeys([*("in_situ_s", "in_transit_s", "idle_helper_core_s"), *shares])
     assert steps.rows(lambda turn: 4)[-1] == last | unknown, "one of the analyses is still to come"
     assert len(steps._steps) == 16
+
+
+def test_the_trace_gets_each_step_once_when_it_is_known_or_not_waited_for_any_more():
+    steps, taken = Steps(), []
+    for turn in range(40):
+        steps.begun(turn, turn)
+        steps.whole(turn, 2.0 * turn, room=True, helper_cores=1)
+        if turn != 10:  # its value is given up
+            steps.value("mean", turn, "in-situ", (turn, turn + 1.0, 1.0, 0, 0, 8.0), 0)
+        taken += steps.take(lambda turn: 1)
+    steps.begun(40, 40)
+    steps.whole(40, 80.0, room=True, helper_cores=1)
+    assert [row["turn"] for row in taken] == [*range(10), *range(11, 26), 10, *range(26, 40)]
+    assert all(row["t_s"] == 2.0 * row["turn"] for row in taken)
+    assert all(row["in_situ_s"] == (None if row["turn"] == 10 else 1.0) for row in taken)
+    assert [steps.take(lambda turn: 1, final) for final in (False, False)] == [[], []]
+    assert [row["turn"] for row in steps.take(lambda turn: 1, final=True)] == [40]
+    assert steps.take(lambda turn: 1, final=True) == []
+    # and what nobody takes is forgotten
+    for turn in range(41, 1000):
+        steps.begun(turn, turn)
+    assert len(steps._steps) + len(steps._gone) <= 32

@@ -26,6 +26,7 @@ from dask_hpc.sim.model.machine import Failures, Machine, NodeFailure, Options
 from dask_hpc.sim.model.workload import Workload
 from dask_hpc.trace.files import read_trace
 from dask_hpc.trace.replay import replay
+from dask_hpc.trace.steps import step_rows
 from dask_hpc_policies import registry
 from dask_hpc_policies.decision import Decision, Place, Reason, ReasonCode, Start
 from dask_hpc_policies.model import ClusterSnapshot
@@ -227,12 +228,24 @@ def test_a_node_that_fails_has_the_run_begin_anew() -> None:
 
 def test_a_trace_of_it_has_the_places_and_replays(tmp_path: Path) -> None:
     path = tmp_path / "t.jsonl.gz"
-    sim.simulate(sim.load("builtin:coupled", drift_step=10), "placement", trace=path)
+    result = sim.simulate(sim.load("builtin:coupled", drift_step=10), "placement", trace=path)
     trace = read_trace(path)
     places = [action for one in trace.passes for action in one.decision.actions if isinstance(action, Place)]
     assert len(places) == 2 * len(NAMES)
     assert {place.reason.code for place in places} == {ReasonCode.FIRST_PLACE, ReasonCode.SHORTER_STEP}
-    assert replay(trace).ok
+    report = replay(trace)
+    assert report.ok
+    # what its steps have taken is in it, as in one of a live flow
+    (found,) = result.flows
+    steps = step_rows(trace.records)[found["flow"]]
+    for name in ("step", "simulation_s", "in_situ_s", "in_transit_s"):
+        assert [one[name] for one in steps] == pytest.approx([one[name] for one in found["steps"]]), name
+    for row, before, after in zip(steps[1:], found["steps"], found["steps"][1:], strict=False):
+        assert row["step_s"] == pytest.approx(after["handed_s"] - before["handed_s"])
+        used_s = row["helper_cores"] * row["step_s"] - row["idle_helper_core_s"]
+        assert 0 < row["in_situ_work_share"] < 1
+        assert 0 < used_s <= row["helper_cores"] * row["step_s"]
+    assert report.flows[found["flow"]]["steps"] == len(steps)
 
 
 @dataclass(frozen=True)

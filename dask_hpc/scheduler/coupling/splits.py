@@ -26,6 +26,7 @@ from dask_hpc.scheduler.coupling.workers import Workers
 from dask_hpc.scheduler.internals import writes
 from dask_hpc.scheduler.tables.events import ActionEnded
 from dask_hpc.scheduler.tables.parts import Enactor, Method
+from dask_hpc.trace.records import STEP, Other
 from dask_hpc_policies.codec import encode
 from dask_hpc_policies.coupling.contract import is_due, value_key
 from dask_hpc_policies.decision import Outcome, Place, Reason, ReasonCode
@@ -209,10 +210,18 @@ class Splits:
     def drop(self, flow: Flow) -> None:
         """A flow has ended."""
         if self._flows.get(flow.name) is flow:
+            self._trace(flow, final=True)
             del self._flows[flow.name]
             self._cores.pop(flow.name, None)
         if self._workers.lent or self._workers.leaving:
             self._settle()
+
+    def _trace(self, flow: Flow, final: bool = False) -> None:
+        """Have what is known of steps in the trace file, if there is one: for memory they are too many."""
+        listeners = self._engine.state.listeners
+        for row in flow.steps.take(flow.due, final) if listeners else ():
+            for listener in listeners:
+                listener(Other(kind=STEP, data={"flow": flow.name, **row}))
 
     def share(self, flow: Flow) -> None:
         """Have the workers of a program give out its helper cores."""
@@ -287,6 +296,7 @@ class Splits:
             room = len(flow.flight()) < flow.queue
         flow.measured.whole(now_s, room)
         flow.steps.whole(turn, now_s, room, self._helper_cores(flow))
+        self._trace(flow)
         if now_s - self._asked_s >= _ASK_S:
             self._asked_s = now_s
             choice = self._workers.may_stage() or flow.own_threads > 1

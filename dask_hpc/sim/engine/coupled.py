@@ -46,6 +46,7 @@ class CoupledRuns:
         """Something of a job's run is over; whether the run is."""
         pipeline, now_s = self._world.flows[self._flows[active.key]], self._world.now_s
         told = pipeline.ended(now_s)
+        self._world.listener.stepped(pipeline)
         if pipeline.over:
             self._world.flow_reports.append(pipeline.report())
             self.drop(active)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from dask_hpc.sim.engine.active import ActiveJob
+from dask_hpc.sim.engine.pipeline import Pipeline
 from dask_hpc_policies.decision import Action, Decision, Outcome, Reason
 from dask_hpc_policies.model import ClusterSnapshot, NodeState
 from dask_hpc_policies.rules.losses import Severity
@@ -43,6 +44,9 @@ class Listener:
         self, active: ActiveJob, id: str, path: str, size_bytes: float, moved_bytes: float, state: str
     ) -> None:
         """A transfer beside computing has begun, has ended, or was cut off (``cut``)."""
+
+    def stepped(self, pipeline: Pipeline) -> None:
+        """Steps of a flow may have come to their ends (`Pipeline.told`)."""
 
     def ended_at_once(self, outcome: Outcome) -> None:
         """An action that allots nothing was carried out."""

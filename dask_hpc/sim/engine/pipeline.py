@@ -10,6 +10,7 @@ hands is moved.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
@@ -21,6 +22,7 @@ from dask_hpc.sim.model.machine import AdaptationCost
 from dask_hpc_policies.coupling.turns import Turns
 from dask_hpc_policies.decision import Place
 from dask_hpc_policies.placement.application import Where
+from dask_hpc_policies.placement.figures import Value, figures
 from dask_hpc_policies.placement.learner import Learner
 from dask_hpc_policies.placement.view import (
     AnalysisView,
@@ -46,8 +48,9 @@ class Step:
     begun: bool = False
     handed_s: float | None = None
     end_s: float | None = None
-    #: Seconds of its phases.
+    #: Seconds of its phases, and the values of its analyses.
     phases: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
+    values: list[Value] = field(default_factory=list)
     #: Lanes that it has still to pass before somebody reads it.
     left: int = 0
     dropped: bool = False
@@ -74,6 +77,9 @@ class Pipeline:
         #: Steps that the simulation has begun and handed over, and those that have come to an end, in order.
         self.begun = self.handed = 0
         self.done: list[Step] = []
+        #: How many of these were told, and when the last of them was handed over.
+        self._told = 0
+        self._last_s: float | None = None
         #: The step that each lane is busy with, until when, and what is measured of it then; those that wait
         #: for a lane; turns of the steps in flight.
         self._busy: dict[str, tuple[float, Step, Samples]] = {}
@@ -221,6 +227,12 @@ class Pipeline:
         step.begun |= lane in ANALYSING
         if lane in PHASES:
             step.phases[lane] = seconds
+        if lane in ANALYSING:
+            where: Where = "in-situ" if lane == "in_situ" else "in-transit"
+            step.values += [
+                Value(where, now_s, now_s + seconds, one.core_s or 0.0, one.memory_bytes or 0.0)
+                for _, one in samples
+            ]
         self._busy[lane] = (now_s + seconds, step, samples)
 
     def _change(self, now_s: float) -> None:
@@ -330,6 +342,26 @@ class Pipeline:
     def _end(self, step: Step, now_s: float) -> None:
         step.end_s = now_s
         self.done.append(step)
+
+    def told(self) -> Iterator[dict[str, Any]]:
+        """What the steps that have ended since the last call have taken, as live flows tell it."""
+        for step in self.done[self._told :]:
+            if step.dropped or step.handed_s is None:
+                continue
+            last, self._last_s = self._last_s, step.handed_s
+            step_s = None if last is None else step.handed_s - last
+            helper_cores = step.split.nodes * step.split.helper_cores
+            yield {
+                "t_s": step.handed_s,
+                "flow": self.spec.flow,
+                "turn": step.number,
+                "step": step.number,
+                "step_s": step_s,
+                "simulation_s": step.phases[SIMULATION],
+                "helper_cores": helper_cores,
+                **figures(step.values, step_s, helper_cores),
+            }
+        self._told = len(self.done)
 
     # ------------------------------------------------------------------------------ the end
 

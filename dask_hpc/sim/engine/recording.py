@@ -16,9 +16,11 @@ from dask_hpc.sim.engine.active import ActiveJob
 from dask_hpc.sim.engine.energy import Meter
 from dask_hpc.sim.engine.engine import Engine
 from dask_hpc.sim.engine.listening import Listener
+from dask_hpc.sim.engine.pipeline import Pipeline
 from dask_hpc.sim.engine.world import World
 from dask_hpc.trace.records import (
     DRAW,
+    STEP,
     Header,
     JobEvent,
     LossEvent,
@@ -141,6 +143,11 @@ class Recorder(Listener):
                 size_bytes=size_bytes, moved_bytes=moved_bytes,
             )
         )  # fmt: skip
+
+    def stepped(self, pipeline: Pipeline) -> None:
+        """See `Listener`."""
+        for row in pipeline.told():
+            self._add(Other(kind=STEP, data=row))
 
     def ended_at_once(self, outcome: Outcome) -> None:
         """See `Listener`."""
