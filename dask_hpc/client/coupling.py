@@ -271,6 +271,7 @@ class Flow:
                 self.lose(said["turn"], said["reason"])
             elif kind == "ousted":
                 self.oust(said["turn"])
+            turn.layout = turn.layout or self._layout  # blocks of later steps may lie elsewhere
             turn.settled.set()
 
     def in_flight(self) -> list[int]:
@@ -380,7 +381,7 @@ class Flow:
 
     async def _call(self, callbacks: Sequence[Callable[[int, Any], Any]], turn: Turn) -> None:
         assert turn.step is not None
-        step, layout = turn.step, turn.layout or self._layout
+        step, layout = turn.step, turn.layout or []
 
         def dataset() -> Any:
             # of futures of its own: whoever keeps it keeps the step

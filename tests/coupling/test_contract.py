@@ -63,6 +63,9 @@ def test_coverage_is_that_of_counting_every_index() -> None:
             for index in itertools.product(range(a, a + rows), range(b, b + columns)):
                 counts[index] += 1
         said = contract.uncovered(whole, blocks)
+        shared = [contract.shared(whole, *pair) for pair in itertools.combinations(blocks, 2)]
+        assert any(shared) == ("two blocks" in said)
+        assert all(not where or said.endswith(where) for where in shared) or sum(map(bool, shared)) > 1
         assert bool(said) == any(count != 1 for count in counts.values()), (blocks, said)
         assert ("two blocks" in said) == any(count > 1 for count in counts.values())
         found.add(said[:18])
@@ -85,7 +88,8 @@ def test_steps_wait_for_room_and_are_told_alike_everywhere() -> None:
     assert turns.ask(0, 20) is None
     turns.done(0)
     assert turns.ask(1, 20) == turns.ask(0, 20) == Verdict(1)
-    assert (turns.whole(0, 1), turns.whole(1, 1)) == (False, True)
+    assert (turns.completes(1, 1), turns.whole(0, 1)) == (False, False)
+    assert (turns.completes(0, 1), turns.completes(1, 1), turns.whole(1, 1)) == (False, True, True)
 
 
 def test_a_step_beyond_the_queue_is_left_out_or_the_oldest_one_is() -> None:

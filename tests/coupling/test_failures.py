@@ -141,21 +141,42 @@ async def test_a_block_or_step_that_cannot_be_is_refused_in_one_line_and_nothing
     await nothing_left(s, a)
 
 
-@pytest.mark.parametrize(("rows", "said"), [((3, 8), "two blocks at y=3"), ((5, 8), "no block at y=4")])
-def test_blocks_that_do_not_cover_the_field_fail_the_flow(rows, said):
-    @live(workers=1, timeout=60)
-    async def run(c, s, a):
-        flow, values = await started(c)
-        async with producers(s, (0, 4), rows) as made:
-            await opened(made)
-            for one in made:
-                one.tell("send", step=0)
-            with pytest.raises(CouplingError, match=said):
-                await anext(values)
-        await flow.close()
-        await nothing_left(s, a)
+@live(workers=1, timeout=60)
+async def test_a_field_that_its_blocks_leave_a_gap_in_fails_the_flow(c, s, a):
+    flow, values = await started(c)
+    async with producers(s, (0, 4), (5, 8)) as made:
+        await opened(made)
+        for one in made:
+            one.tell("send", step=0)
+        with pytest.raises(CouplingError, match="no block at y=4"):
+            await anext(values)
+    await flow.close()
+    await nothing_left(s, a)
 
-    run()
+
+@live(workers=2, timeout=60)
+async def test_a_block_that_overlaps_another_is_refused_and_the_right_one_is_taken_then(c, s, a, b):
+    flow, values = await started(c, queue=4)
+    # with the first one on a worker, and on the other
+    async with producers(s, (0, 3), (3, 6), (6, 8)) as made:
+        await opened(made)
+        assert await asked(made[0], "send", step=0) is True
+        for wrong, rows in ((1, [2, 6]), (2, [5, 8])):
+            if wrong == 2:
+                assert await asked(made[1], "send", step=0) is True
+            for _ in range(2):
+                answer = await asked(made[wrong], "send", step=0, rows=rows)
+                said = f"'T' has two blocks at y={rows[0]}, x=0: one is that of rank {wrong - 1}"
+                assert answer == {"error": "ValueError", "text": said}
+        assert (await flow.status())["state"] == "running"
+        assert await asked(made[2], "send", step=0) is True
+        assert await anext(values) == (0, 0.0)
+        # they may lie otherwise later
+        for one, rows in zip(made, ([0, 2], [2, 4], [4, 8]), strict=True):
+            one.tell("send", step=1, rows=rows)
+        assert [await told(one) for one in made] == [True] * 3
+    await flow.close()
+    await nothing_left(s, a, b)
 
 
 @live(workers=1, timeout=60)

@@ -6,12 +6,14 @@ import asyncio
 
 import numpy as np
 import pytest
+from coupled import HALVES, opened, started
 from distributed import Worker, get_worker
 from helpers import live, until
 from sources import nothing_left, producers, told, whole
 
 import dask_hpc
 from dask_hpc.errors import CouplingError
+from dask_hpc.scheduler.rpc.service import of
 from dask_hpc.trace.files import read_trace
 from dask_hpc.trace.steps import FIGURES, step_rows
 from dask_hpc.wire import ROLE_RESOURCE, RPC
@@ -127,6 +129,31 @@ async def test_a_step_costs_each_worker_one_message_and_its_value_needs_no_other
             assert {"flow_begin", "gather"}.isdisjoint(heard)
     finally:
         s.handlers.update({RPC: handler, "gather": gather})
+    await flow.close()
+    await nothing_left(s, a, b)
+
+
+@live(workers=2, timeout=60)
+async def test_a_part_that_waits_while_the_other_comes_is_the_last_one_of_its_step(c, s, a, b, monkeypatch):
+    flow, values = await started(c)
+    chunks, flows, brought = [], of(s)._methods["flow_whole"].__self__, []
+    await flow.on_step(lambda step, ds: chunks.append(ds["T"].chunks))
+    bring = flows._bring
+
+    def late(worker, key, *more):
+        if key.endswith("-0-0") and not brought:
+            return "later"
+        brought.append(key)
+        return bring(worker, key, *more)
+
+    monkeypatch.setattr(flows, "_bring", late)
+    async with producers(s, *HALVES) as made:
+        await opened(made)
+        for one in made:
+            one.tell("send", step=0)
+        assert await anext(values) == (0, 0.0)
+        await until(lambda: flow._done == 1, "its callback has returned")
+    assert ([key[-4:] for key in brought], chunks) == (["-0-1", "-0-0"], [((4, 4), (6,))])
     await flow.close()
     await nothing_left(s, a, b)
 

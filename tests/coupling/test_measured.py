@@ -14,6 +14,8 @@ from dask_hpc.scheduler.coupling.measured import Measured
 from dask_hpc.scheduler.coupling.splits import Splits
 from dask_hpc.scheduler.coupling.steps import Steps
 from dask_hpc.scheduler.coupling.workers import APART_S, STAGING, Workers
+from dask_hpc_policies.coupling.contract import Field
+from dask_hpc_policies.coupling.turns import Turns
 from dask_hpc_policies.placement.learner import Learner
 
 
@@ -160,3 +162,25 @@ def test_the_trace_gets_each_step_once_when_it_is_known_or_not_waited_for_any_mo
     for turn in range(41, 1000):
         steps.begun(turn, turn)
     assert len(steps._steps) + len(steps._gone) <= 32
+
+
+def test_where_blocks_lie_is_looked_at_step_by_step_though_a_place_is_ahead():
+    flow = Flow("heat", "hpc-flow-heat-1", (Field("T", ("y",), (4,), "float64"),), 2, "wait", "c")
+    flow.places, flow.turns = ["a", "b"], Turns(2, "wait", 2)
+
+    def there(place, turn, *rows):
+        flow.turns.ask(place, turn)
+        why = flow.laid_out(place, turn, [("T", (rows[0],), (len(rows),))] if rows else None)
+        return why or flow.turns.whole(place, turn)
+
+    assert (there(0, 0, 0, 1), there(0, 1, 0, 1, 2)) == (False, False)
+    assert (there(1, 0, 2, 3), flow.covered) == (True, False)
+    assert there(1, 1) == "'T' has two blocks at y=2"
+    assert (there(1, 1, 3), flow.covered) == (True, True)
+    told = [event["layout"] for _, event in flow.events]
+    assert told == [[[["T", (0,), (2,)]], [["T", (2,), (2,)]]], [[["T", (0,), (3,)]], [["T", (3,), (1,)]]]]
+    flow.done(0), flow.done(1)
+    # where the other's lie from then on is not known yet
+    assert (there(0, 2, 0, 1), there(1, 2, 2, 3)) == (False, True)
+    # nothing is kept of what was
+    assert [len(its) for its in flow.layouts.values()] == [1, 1]

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from dask_hpc.clock import stopwatch_s
 from dask_hpc.scheduler.coupling.measured import Measured
 from dask_hpc.scheduler.coupling.steps import Steps
-from dask_hpc_policies.coupling.contract import Field, Place, block_key, is_due, uncovered
+from dask_hpc_policies.coupling.contract import Field, Place, block_key, is_due, shared, uncovered
 from dask_hpc_policies.coupling.turns import Turns
 from dask_hpc_policies.placement.application import Where
 
@@ -21,6 +21,10 @@ _SPARE = 2
 #: A producer that does not come to its worker, or to another after that one was lost, is taken for dead after
 #: so many seconds, and so many times the longest step so far: it notices with its next `send`.
 BACK_S, BACK_STEPS = 60.0, 10.0
+
+
+#: Where blocks lie: field, begin and shape of each.
+Layout = Sequence[tuple[str, Sequence[int], Sequence[int]]]
 
 
 class Arrived(NamedTuple):
@@ -32,8 +36,8 @@ class Arrived(NamedTuple):
     worker: str
     nbytes: int
     type_name: str
-    #: Where the blocks lie: field, begin, shape of each. None: where those of its last step lay.
-    layout: Sequence[Any] | None
+    #: None: where those of its last step lay.
+    layout: Layout | None
 
 
 @dataclass(slots=True)
@@ -96,9 +100,12 @@ class Flow:
     steps: Steps = field(default_factory=Steps)
     #: Why it has failed, or that it is closed.
     failed: str = ""
-    #: Where each place's blocks lay the last time, and whether those of all cover the fields.
-    layouts: dict[int, tuple[tuple[str, Place], ...]] = field(default_factory=dict)
+    #: Where each place's blocks lie, by the turn from which on, and whether it is known that those of all
+    #: cover the fields.
+    layouts: dict[int, dict[int, tuple[tuple[str, Place], ...]]] = field(default_factory=dict)
     covered: bool = False
+    #: Where each producer's blocks lie by field, and the step from which on.
+    lies: dict[int, tuple[int, dict[str, Place]]] = field(default_factory=dict)
     bytes: int = 0
     #: What the client has not heard: number and event.
     events: deque[tuple[int, dict[str, Any]]] = field(default_factory=deque)
@@ -226,24 +233,45 @@ class Flow:
             return None
         return next((rank for rank, sent in self.gone.items() if sent is None or sent < step), None)
 
-    def laid_out(self, place: int, layout: Sequence[tuple[str, Sequence[int], Sequence[int]]] | None) -> str:
-        """Note where the blocks of a place lie; why those of all places do not cover the fields, if so.
+    def lie(self, number: int, step: int, layout: Layout) -> str:
+        """Note where a producer's blocks lie from a step on; why they cannot, when another's lie there then.
 
-        None: they lie as before.
+        Of others it is known whose blocks lie elsewhere from that very step on, as all do at the first one.
         """
+        mine: dict[str, Place] = {name: (tuple(at), tuple(shape)) for name, at, shape in layout}
+        for other, (since, its) in self.lies.items():
+            if other == number or since != step:
+                continue
+            for one in self.fields:
+                if where := shared(one, mine[one.name], its[one.name]):
+                    return f"{one.name!r} has two blocks at {where}: one is that of rank {other}"
+        self.lies[number] = step, mine
+        return ""
+
+    def laid_out(self, place: int, turn: int, layout: Layout | None) -> str:
+        """Note where the blocks of a place lie from a turn on; None: they lie as before.
+
+        Once it is the last one of that turn: why the blocks of all places do not cover the fields, if so.
+        """
+        assert self.turns is not None
         if layout is not None:
             lies = tuple((name, (tuple(at), tuple(shape))) for name, at, shape in layout)
-            if self.layouts.get(place) != lies:
-                self.layouts[place] = lies
-                self.covered = False
-        if self.covered or len(self.layouts) < len(self.places):
+            self.layouts.setdefault(place, {})[turn] = lies
+            self.covered = False
+        if self.covered or not self.turns.completes(place, turn):
             return ""
+        placed = []
+        for number in range(len(self.places)):
+            its = self.layouts[number]
+            # others may be ahead of that turn
+            present = max((since for since in its if since <= turn), default=min(its))
+            self.layouts[number] = {since: lies for since, lies in its.items() if since >= present}
+            placed.append(its[present])
         for one in self.fields:
-            blocks = [lie for each in self.layouts.values() for name, lie in each if name == one.name]
+            blocks = [lie for each in placed for name, lie in each if name == one.name]
             if why := uncovered(one, blocks):
                 return why
-        self.covered = True
-        placed = [self.layouts[number] for number in range(len(self.places))]
+        self.covered = all(len(its) == 1 for its in self.layouts.values())
         self.say("layout", layout=[[[name, *lie] for name, lie in each] for each in placed])
         return ""
 

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from dask_hpc.errors import CouplingError
 from dask_hpc.scheduler.core.engine import Engine
 from dask_hpc.scheduler.coupling.again import Again
-from dask_hpc.scheduler.coupling.flow import Arrived, Flow, placed
+from dask_hpc.scheduler.coupling.flow import Arrived, Flow, Layout, placed
 from dask_hpc.scheduler.coupling.inside import Inside
 from dask_hpc.scheduler.coupling.splits import Splits
 from dask_hpc.scheduler.coupling.values import Values
@@ -57,7 +57,7 @@ class Flows:
             self.couple, self.flow_analyse, self.flow_ahead, self.flow_events, self.flow_done, self.flows,
             self.flow_begun, self.flow_computed, self.flow_step, self.flow_ended, self.flow_status,
             self.flow_close, self.flow_workers, self.flow_join, self.flow_connected, self.flow_begin,
-            self.flow_whole, self.flow_left,
+            self.flow_lie, self.flow_whole, self.flow_left,
         )  # fmt: skip
         return {method.__name__: method for method in ours}
 
@@ -246,6 +246,10 @@ class Flows:
         """A producer is connected to its worker."""
         self._found(flow).came(rank)
 
+    async def flow_lie(self, flow: str, rank: int, step: int, layout: Layout) -> str:
+        """A producer's blocks lie elsewhere from a step on: why they cannot, or nothing."""
+        return self._found(flow).lie(rank, step, layout)
+
     async def flow_begin(
         self, flow: str, place: int, step: int, unasked: tuple[int, int] | None = None
     ) -> dict[str, Any]:
@@ -308,13 +312,16 @@ class Flows:
             return False
         if not self._took(found, place, step, turn) or found.failed:
             return False
-        if why := found.laid_out(place, layout):
-            found.fail(f"flow {found.name!r} has failed: {why}")
-            return False
         key = found.key(turn, place)
-        self.splits.aim(found, turn)
-        while why := self._bring(worker, key, nbytes, type_name):
-            if why == "refused":
+        while True:
+            # which place is the last one of a turn is known once it can have its data
+            if why := found.laid_out(place, turn, layout):
+                found.fail(f"flow {found.name!r} has failed: {why}")
+                return False
+            self.splits.aim(found, turn)
+            if not (answer := self._bring(worker, key, nbytes, type_name)):
+                break
+            if answer == "refused":
                 return False
             await found.changes(0.01)
         if not found.turns.has(place, turn):  # sent again they are no more

@@ -182,6 +182,13 @@ class Receiver:
         number, rank = message["step"], producer.rank
         # what is refused gives its slot back, too
         blocks = producer.blocks(message)
+        layout = [[block.field, list(block.at), list(block.array.shape)] for block in blocks]
+        if layout != producer.layout:
+            # until the step is taken it may be refused, and blocks of others be laid there
+            producer.layout = None
+            if why := await self._tell("flow_lie", flow=place.flow, rank=rank, step=number, layout=layout):
+                del blocks
+                raise ValueError(why)
         for earlier, open_step in place.steps.items():
             if earlier < number and rank not in open_step.blocks:
                 del blocks
@@ -202,7 +209,7 @@ class Receiver:
         if turn is None:
             place.steps.pop(number, None)
             return False
-        step.blocks[rank] = blocks
+        step.blocks[rank], producer.layout = blocks, layout
         if step.blocks.keys() == place.members:
             place.steps.pop(number, None)
             task = asyncio.ensure_future(self._told(place, number, turn, step.blocks))
@@ -275,6 +282,8 @@ class _Producer:
     def __init__(self, comm: Any, rank: int) -> None:
         self._comm, self.rank = comm, rank
         self._ring: Ring | None = None
+        #: Where its blocks lay at the last step that was taken.
+        self.layout: list[Any] | None = None
 
     async def make_ring(self, slots: int, nbytes: int) -> None:
         """Have a ring in place of the one that is there, if this host has room for it."""

@@ -175,6 +175,16 @@ def uncovered(field: Field, blocks: Iterable[Place]) -> str:
     return f"{field.name!r} has no block at {_named(field, edges, missing)}"
 
 
+def shared(field: Field, one: Place, other: Place) -> str:
+    """The first index that two blocks of a field have both; nothing when they have none."""
+    begin = []
+    for first, count, its_first, its_count in zip(*one, *other, strict=True):
+        if first >= its_first + its_count or its_first >= first + count:
+            return ""
+        begin.append(max(first, its_first))
+    return ", ".join(f"{dim}={at}" for dim, at in zip(field.dims, begin, strict=True))
+
+
 def _named(field: Field, edges: Sequence[Sequence[int]], cell: tuple[int, ...]) -> str:
     begin = (f"{dim}={edge[at]}" for dim, edge, at in zip(field.dims, edges, cell, strict=True))
     return ", ".join(begin)

@@ -164,6 +164,11 @@ class Turns:
         found = self._taken.get(turn)
         return found is not None and place in found.whole
 
+    def completes(self, place: int, turn: int) -> bool:
+        """Whether a place is the only one that has not had all its blocks of a turn."""
+        found = self._taken.get(turn)
+        return found is not None and place not in found.whole and len(found.whole) + 1 == self._places
+
     def computed(self, turn: int) -> None:
         """All values of a turn are there, and wait for whoever reads."""
         if turn in self.flight:
