@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import weakref
+from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 from helpers import live
@@ -23,5 +26,20 @@ def test_the_servers_of_a_test_that_has_ended_are_gone() -> None:
         servers.extend(weakref.ref(server) for server in (s, *workers))
 
     story()
-    Unexpected()._collect()
+    Unexpected()._collect(last=False)
     assert [server() for server in servers] == [None] * 3
+
+
+def test_a_loop_that_never_ends_is_waited_for_in_its_file_alone() -> None:
+    async def left_before(following: str | None) -> int:
+        # a test of the file "a" has ended
+        watch: Any = Unexpected()
+        watch._loops.append(asyncio.get_running_loop())
+        item = SimpleNamespace(path="a", iter_markers=lambda name: ())
+        ends = watch.pytest_runtest_teardown(item, following and SimpleNamespace(path=following))
+        next(ends)
+        with suppress(StopIteration):
+            ends.send(None)
+        return len(watch._loops)
+
+    assert [asyncio.run(left_before(one)) for one in ("a", "b", None)] == [1, 0, 0]

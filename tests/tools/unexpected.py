@@ -88,11 +88,13 @@ class Unexpected(logging.Handler):
 
     # the outermost: what others keep of a test, such as records with what was logged, is gone by then
     @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, Any, Any]:
+    def pytest_runtest_teardown(
+        self, item: pytest.Item, nextitem: pytest.Item | None
+    ) -> Generator[None, Any, Any]:
         """The same for its fixtures, for what it left to be collected, and for what did not come."""
         result = yield
         if self._loops:
-            self._collect()
+            self._collect(last=nextitem is None or nextitem.path != item.path)
         self._look(item)
         if logging.root.manager.disable:
             logging.disable(logging.NOTSET)
@@ -109,7 +111,7 @@ class Unexpected(logging.Handler):
             item.passed = report.passed  # type: ignore[attr-defined]
         return report
 
-    def _collect(self) -> None:
+    def _collect(self, last: bool) -> None:
         # not before conftest.py has looked after the environment, which this reads
         from distributed import core
 
@@ -117,8 +119,10 @@ class Unexpected(logging.Handler):
         # any other logs: after some hundred tests that took longer than a test
         core._expects_comm.cache_clear()
         gc.collect()
-        # those of clusters that several tests share run on
-        self._loops = [loop for loop in self._loops if loop.is_running()]
+        # Those of clusters that the tests of a file share run on, until its last test. One that still runs
+        # then is of a library such as zarr and never ends: each test after it would look through all that
+        # those before have left, which took longer than most tests.
+        self._loops = [] if last else [loop for loop in self._loops if loop.is_running()]
         if not self._loops:
             # whatever is still there stays: the next test need not look through it
             gc.freeze()
