@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import strategies as st
 
 from dask_hpc.sim import Machine, Options, Result, Workload, simulate
+from dask_hpc.sim.engine import engine
 from dask_hpc.sim.model.checkpoints import Checkpoints, Level
 from dask_hpc.sim.model.job import Job, Program, Stage, amdahl, power_law
 from dask_hpc.sim.model.machine import Failures, NodeFailure
@@ -40,6 +43,14 @@ def workload(*jobs: Job, nodes: int = 16, **machine: Any) -> Workload:
 
 def run(work: Workload, policy: Any = "fcfs", **options: Any) -> Result:
     return simulate(work, policy, options=Options(**options))
+
+
+@contextmanager
+def soon_given_up() -> Iterator[None]:
+    """Runs in which jobs wait in vain end after 200 failures, not after 10,000 that are all alike."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine, "_MOST_STALLED", 200)
+        yield
 
 
 def level(survives: Any = "several", **more: Any) -> Level:
