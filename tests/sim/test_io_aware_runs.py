@@ -149,8 +149,8 @@ def study(jobs: int, seeds: range) -> tuple[dict[float, float], dict[float, floa
 
 
 def test_checkpoints_and_makespan_are_shorter_than_with_fcfs() -> None:
-    # A quarter of the jobs: the queue is less deep, and the tail weighs more.
-    times, spans = study(1000, range(2))
+    # A quarter of the jobs, once: the queue is less deep, and the tail weighs more.
+    times, spans = study(1000, range(1))
     assert all(change < -20 for change in times.values())
     assert all(change < 0 for change in spans.values())
 

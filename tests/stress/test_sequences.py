@@ -19,7 +19,7 @@ from dask_hpc_policies.decision import Outcome, Reason, ReasonCode, Shrink
 
 SEQUENCES = 50
 #: Of these so many in every run of the tests, the others with the slow ones.
-_ALWAYS = 20
+_ALWAYS = 12
 _SEEDS = [*range(_ALWAYS), *(pytest.param(i, marks=pytest.mark.slow) for i in range(_ALWAYS, SEQUENCES))]
 
 
@@ -36,7 +36,8 @@ def test_nothing_that_must_hold_is_broken_by_a_random_sequence(seed: int) -> Non
 
 def test_the_sequences_hold_every_operation_lend_and_are_calm_every_third_time() -> None:
     sequences = [make_sequence(seed) for seed in range(SEQUENCES)]
-    assert {item.name for sequence in sequences for item in sequence.operations} == set(OPERATIONS)
+    for some in (sequences, sequences[:_ALWAYS]):
+        assert {item.name for sequence in some for item in sequence.operations} == set(OPERATIONS)
     assert sum(sequence.calm for sequence in sequences) == SEQUENCES // 3
     assert sum(sequence.settings["lend_s"] > 0 for sequence in sequences) > SEQUENCES / 2
     assert all(len(sequence.operations) >= 40 for sequence in sequences)
