@@ -222,7 +222,7 @@ def busy_cluster(jobs: int, nodes: int) -> tuple[Any, Any, Any, list[Any]]:
 
 
 async def many(updates: int) -> dict[str, Any]:
-    """Bytes to the page, and milliseconds of CPU of each update, at 100 jobs on 500 nodes, all views open."""
+    """Bytes to the page, and ms of CPU of each update, at 100 jobs on 500 nodes, all views filled."""
     sent = 0
     publish = BaseComm.publish_msg
 

@@ -5,9 +5,10 @@ What the scheduler would answer is made up, in the form in which it answers; all
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dask_hpc.trace.records import JobEvent, NodeEvent, Record, encode_line
+from dask_hpc.trace.records import CORRIDOR, DRAW, JobEvent, NodeEvent, Other, Record, encode_line
 from dask_hpc_widgets.live import questions
 from dask_hpc_widgets.views import Picture
 
@@ -16,6 +17,7 @@ JOBS, NODES, CHANGES = 100, 500, 80
 RUNNING = 60
 _EACH = NODES // RUNNING
 _BEGIN_S, _PERIOD_S = 800.0, 0.5
+_FLOW = "flow-"
 
 
 def _id(job: int) -> str:
@@ -49,6 +51,96 @@ def _holder(node: int, jobs: list[dict[str, Any]]) -> str | None:
     return _id(job) if job < RUNNING and place < jobs[job]["nodes"] else None
 
 
+def _power(step: int) -> dict[str, Any]:
+    """A corridor that changes, everybody's draw with it."""
+    now_s = _BEGIN_S + _PERIOD_S * step
+    chart = [
+        [round(0.25 * i - 12, 1), 90_000 + 100 * ((step + i) % 37), 60_000, 95_000, 88_000 + i, 96_000 - i]
+        for i in range(49)
+    ]
+    jobs = [
+        {"job": _id(job), "draw_w": 1600.0 + (step + job) % 9, "energy_j": 1e5 * (step + job)}
+        for job in range(RUNNING)
+    ]
+    return {
+        "draw_w": 90_000.0 + step % 37, "label": "modelled", "mode": "enforce", "lower_w": 60_000.0,
+        "upper_w": 95_000.0, "min_w": 88_000.0 + step % 7, "max_w": 96_000.0 - step % 5,
+        "energy_j": 9e4 * now_s, "idle_j": 1e3 * now_s, "plain_j": 1e2 * now_s, "earlier_jobs_j": 5e6,
+        "outside_ws": 90.0 * step, "outside_s": 0.1 * step, "problem": "",
+        "next_step": [900.0, 0.0, 80_000.0],
+        "plan": {"reason": f"{step % 11} W above; lower what runs"}, "jobs": jobs,
+        "forecast": {"mean_w": [90_000.0 + 7 * ((step + i) % 31) for i in range(60)], "step_s": 1.0},
+        "chart": chart, "withheld": {},
+        "caps": [{"host": f"node-{i}", "watts": 120.0 + i, "state": "written"} for i in range(30)],
+    }  # fmt: skip
+
+
+def _io(step: int) -> dict[str, Any]:
+    targets = [
+        {"target": f"/scratch-{i}", "kind": "lustre", "read_bytes": 2**28 * (step + i), "tokens": None,
+         "write_bytes": 2**30 * (step + i), "busy_s": 4.0, "writers": (step + i) % 9,
+         "bandwidth_bytes_s": 2.0**28 * (1 + (step + i) % 5)}
+        for i in range(4)
+    ]  # fmt: skip
+    jobs = [
+        {"id": _id(job), "name": f"job-{job:03d}", "read_bytes": 2**25 * (step + job),
+         "io_s": 0.5 * step + job, "write_bytes": 2**27 * (step + job), "task_s": 16.0 + step,
+         "quality": "counted", "law": None,
+         "intensity": (step + job) % 50 / 100}
+        for job in range(JOBS)
+    ]  # fmt: skip
+    return {"targets": targets, "jobs": jobs}
+
+
+def _protected(step: int) -> list[dict[str, Any]]:
+    return [
+        {"job": _id(job), "name": f"job-{job:03d}", "writes": "results", "under_way": (step + job) % 40 == 0,
+         "version_age_s": _PERIOD_S * ((step + job) % 40) + 0.2,
+         "due_in_s": _PERIOD_S * (40 - (step + job) % 40) - 0.2,
+         "written_results": (step + job) // 2, "left_results": 0, "unwritable_results": 0,
+         "loss_core_s": 7.0 * ((step + job) % 40), "loss_is": "about"}
+        for job in range(JOBS)
+    ]  # fmt: skip
+
+
+def _checkpoints(step: int) -> dict[str, Any]:
+    latest = [
+        {"id": job, "name": f"job-{job:03d}", "version": (step + job) // 40, "state": "complete",
+         "reason": "", "blocks": 8, "blocks_left": 0, "bytes": 3 * 2**20 + job,
+         "age_s": _PERIOD_S * ((step + job) % 40) + 0.2,
+         "writing_s": 1.5, "finishing_s": 0.25, "levels": ["L1", "L3"]}
+        for job in range(JOBS)
+    ]  # fmt: skip
+    managers = [
+        {"host": f"host-{i}", "held_bytes": 2**20 * (step + i), "limit_bytes": 2**33} for i in range(NODES)
+    ]
+    return {
+        "protected_results": 9 * step, "restored_results": 2, "recomputed_results": 1, "lost_results": 0,
+        "commits": {"complete": JOBS}, "latest": latest, "managers": managers,
+    }  # fmt: skip
+
+
+def _flows(step: int) -> list[dict[str, Any]]:
+    analysis = {"window": 3, "every": 2, "where": "auto", "first": 0}
+    return [
+        {"name": f"{_FLOW}{i}", "state": "running", "reason": "", "sources": 4, "size": 4, "steps": step + i,
+         "queue": 2, "in_flight": (step + i) % 3, "when_full": "wait", "bytes": 2**20 * (step + i),
+         "analyses": {"peak": analysis, "mean": analysis},
+         "latest": [{"step_s": 0.25 + step % 7 / 100, "in_situ_work_share": 0.4, "helper_cores": 2,
+                     "idle_helper_core_s": 0.125}]}
+        for i in range(20)
+    ]  # fmt: skip
+
+
+def _sections(step: int, flows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What the views of power, checkpoints, I/O and coupling show, more than they have rows for."""
+    real = [flow for flow in flows if not flow["name"].startswith(_FLOW)]
+    return {
+        "power": _power(step), "io": _io(step), "protected_jobs": _protected(step),
+        "checkpoints": _checkpoints(step), "coupling": [*real, *_flows(step)],
+    }  # fmt: skip
+
+
 def _decisions(step: int) -> list[dict[str, Any]]:
     held = [
         {"t_s": 700.0 + job, "trigger": "submit", "action": "hold", "job": _id(job), "nodes": None,
@@ -63,6 +155,14 @@ def _decisions(step: int) -> list[dict[str, Any]]:
         for at in range(max(0, step - 40), step + 1)
     ]  # fmt: skip
     return held + done
+
+
+def _watts(step: int) -> list[Record]:
+    """What is drawn from a step on; with the first the bounds of the corridor, and what was drawn before."""
+    times = [_BEGIN_S + _PERIOD_S * step] if step else [10.0 * change for change in range(CHANGES)]
+    bounds = Other(kind=CORRIDOR, data={"t_s": 0.0, "lower_w": 60_000.0, "upper_w": 95_000.0})
+    drawn = [Other(kind=DRAW, data={"t_s": t_s, "draw_w": 90_000.0 + t_s % 37}) for t_s in times]
+    return drawn if step else [bounds, *drawn]
 
 
 def _records(step: int) -> list[Record]:
@@ -91,8 +191,11 @@ def _records(step: int) -> list[Record]:
     return found
 
 
-def picture(step: int, status: dict[str, Any] | None = None, since: int = 0) -> Picture:
-    """What the scheduler would answer at that step; `status`: what else it tells of itself."""
+def picture(step: int, status: dict[str, Any] | None = None, since: int = 0, filled: bool = True) -> Picture:
+    """What the scheduler would answer at that step; `status`: what else it tells of itself.
+
+    `filled`: all jobs draw power, are at files, and are protected, and programs are coupled.
+    """
     jobs = [_row(job, step) for job in range(JOBS)]
     now_s = _BEGIN_S + _PERIOD_S * step
     nodes = [
@@ -101,11 +204,14 @@ def picture(step: int, status: dict[str, Any] | None = None, since: int = 0) -> 
         for i in range(NODES)
     ]  # fmt: skip
     own = {"now_s": now_s, "nodes": nodes, "pool_nodes": NODES, "jobs_running": RUNNING}
-    happened = {
-        "lines": [encode_line(one) for one in _records(step)], "number": step + 1, "whole": step == 0,
-    }  # fmt: skip
+    status = {**(status or {}), **own, "jobs_pending": JOBS - RUNNING}
+    records = _records(step)
+    if filled:
+        status |= _sections(step, status.get("coupling", ()))
+        records += _watts(step)
+    happened = {"lines": [encode_line(one) for one in records], "number": step + 1, "whole": step == 0}
     return Picture(
-        status={**(status or {}), **own, "jobs_pending": JOBS - RUNNING},
+        status=status,
         jobs=jobs,
         decisions=_decisions(step),
         happened=happened,

@@ -14,7 +14,8 @@ that they would send a browser. The panel shows all its views.
 - Try all: time from the click until every policy was simulated, beside a cluster in the same kernel that runs
   20 jobs, and the longest time that the kernel took to answer meanwhile.
 - The wire: bytes of every message to the page, and CPU of the kernel for each update, with 100 jobs on 500
-  nodes and 80 changes a job, as a scheduler would tell of them.
+  nodes and 80 changes a job, as a scheduler would tell of them; all views are open and have more to show than
+  they have rows: jobs draw power, are at files and are protected, and programs are coupled.
 - Memory: resident size of a kernel that shows so many updates as fast as they come, with a scheduler in
   another process whose jobs start, resize and end all the time.
 """
@@ -73,7 +74,7 @@ def _wire(options: Options) -> list[Row]:
     return [
         Row(name="first load", value=first, unit="kB", bar=FIRST_BAR_KB, note=note),
         Row(name="first load, every view open", value=whole, unit="kB", bar=FIRST_BAR_KB, note=at),
-        row("an update", sizes, "kB", bar=UPDATE_BAR_KB, note=f"{at}; {updates} updates, all views open"),
+        row("an update", sizes, "kB", bar=UPDATE_BAR_KB, note=f"{at}; {updates} updates, all views filled"),
         largest,
         row("an update, CPU of the kernel", found["took_ms"], "ms", bar=UPDATE_BAR_MS, note=at),
     ]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dask_hpc_widgets import views
 from dask_hpc_widgets.views import Picture
-from dask_hpc_widgets.views.power import VIEW
+from dask_hpc_widgets.views.power import VIEW, table
 
 EVIL = "<script>alert('x')</script>\"&"
 
@@ -60,6 +60,8 @@ def test_draw_bounds_and_forecast_are_on_one_axis_and_said_in_words() -> None:
     assert draw[1].split()[-2] == "L66.7"
     assert forecast.split()[-2] == "L100.0"
     assert band.endswith("Z")
+    # a bound that stays is two points, whatever is known of the time between
+    assert [line.count("L") for line in (lower, upper)] == [1, 1]
     heights = [float(one.split()[-1]) for one in (upper, draw[1], lower)]
     assert heights == sorted(heights)
     for said in ("90 W s outside", "In 90 s" if "In 90 s" in text else "In 1.5 min", "at most 400 W",
@@ -67,6 +69,19 @@ def test_draw_bounds_and_forecast_are_on_one_axis_and_said_in_words() -> None:
                  "Cap of n2: refused: no leave"):  # fmt: skip
         assert said in text
     assert 'aria-label="The draw over' in text
+
+
+def test_the_chart_is_small_and_seldom_another_one() -> None:
+    many = {"model": "naive", "mean_w": [500.0 + i % 2 for i in range(3600)], "step_s": 1.0}
+    _, _, _, forecast, *_ = paths(shown(row(forecast=many)))
+    assert forecast.count("L") < 48
+    assert forecast.split()[-2] == "L100.0", "it ends where it did"
+
+    def chart(now_s: float) -> Any:
+        return table(Picture(status={"power": row(draw_w=now_s), "now_s": now_s})).rows["chart"]
+
+    assert chart(100.0) == chart(101.9)
+    assert chart(100.0) != chart(102.0)
 
 
 def test_the_bill_is_of_all_and_of_each_and_names_are_escaped() -> None:

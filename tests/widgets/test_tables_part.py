@@ -9,7 +9,6 @@ from random import Random
 
 import many_jobs
 import pytest
-from coupled import flow_row
 
 from dask_hpc_widgets import views
 from dask_hpc_widgets.live import tables
@@ -17,13 +16,15 @@ from dask_hpc_widgets.live.code import CodePart
 from dask_hpc_widgets.live.tables import TablesPart
 from dask_hpc_widgets.live.timeline import AnyWidget, TimelinePart
 from dask_hpc_widgets.live.wire import Told
-from dask_hpc_widgets.views.table import Table
+from dask_hpc_widgets.views.table import EVERY, Table
 
 pytestmark = pytest.mark.skipif(AnyWidget is None, reason="pip install 'dask-hpc[widgets]'")
 
 #: What an update and a first load may have on the wire.
 UPDATE_BYTES, FIRST_BYTES = 8_000, 300_000
 NAMES = ("jobs", "sizes", "nodes", "walltime", "decisions")
+#: And those that say more of parts of the runtime, here of all jobs at once.
+FILLED = ("power", "checkpoints", "io", "coupling")
 
 
 def size(value) -> int:
@@ -47,7 +48,7 @@ class Page:
             self.views = {}
         for name, news in message["views"].items():
             if news.get("new"):
-                self.views[name] = {"rows": {}, "order": [], "note": ""}
+                self.views[name] = {"rows": {}, "order": [], "note": "", "head": news["head"]}
             view = self.views[name]
             view.update({key: news[key] for key in ("order", "note") if key in news})
             before = []
@@ -78,8 +79,10 @@ class Page:
 
 
 def real(name, picture, part):
-    """What the page is to show."""
+    """What the page is to show; a name with a number: of a table that follows in a view."""
+    name, _, number = name.partition("/")
     table = views.named(name).table(picture, part._search)
+    table = table.more[int(number) - 1] if number else table
     return json.loads(json.dumps([table.cells(row) for row in table.rows.values()]))
 
 
@@ -114,12 +117,48 @@ def test_an_update_is_small_and_the_page_has_what_is_there(part, page):
     assert len(page.sent) > 2 * many_jobs.RUNNING, "a scheduler that has begun anew is heard"
 
 
+def test_an_update_is_small_where_all_jobs_draw_power_are_at_files_and_are_protected(part, page):
+    part.show(FILLED)
+    more = [f"checkpoints/{i}" for i in (1, 2, 3)]
+    tables = ["power", "power/1", "checkpoints", *more, "io", "io/1", "coupling"]
+    assert page.open == tables
+    for step in range(1, 40):
+        part.heard(many_jobs.picture(step))
+    assert max(map(size, page.sent[1:])) <= UPDATE_BYTES
+    # and when nothing but time passes the page has it all
+    last = many_jobs.picture(40)
+    for i in range(20):
+        part.heard(replace(last, status={**last.status, "now_s": last.status["now_s"] + i / 1000}))
+    assert [name for name in tables if page.shows(name) != real(name, last, part)] == []
+    assert size(page.sent[-1]) < 200
+    less = {"now_s": last.status["now_s"] + 1.0, "io": {}, "protected_jobs": []}
+    part.heard(replace(last, status={**last.status, **less}))
+    assert page.open == [name for name in tables if name not in ("checkpoints/3", "io/1")]
+    assert page.views["checkpoints/1"]["head"][1] == "Memory of hosts", "the one before it is gone"
+
+
+def test_a_version_that_only_grows_older_is_the_same_row():
+    def rows(passed_s):
+        many = many_jobs.picture(0)
+        signs = {"version_age_s": 1, "age_s": 1, "due_in_s": -1}
+
+        def older(row):
+            return {**row, **{key: row[key] + signs[key] * passed_s for key in signs if key in row}}
+
+        status = {**many.status, "now_s": many.status["now_s"] + passed_s}
+        status["protected_jobs"] = [*map(older, status["protected_jobs"])]
+        told = status["checkpoints"]
+        status["checkpoints"] = {**told, "latest": [*map(older, told["latest"])]}
+        table = views.named("checkpoints").table(replace(many, status=status), EVERY)
+        return [dict(one.rows) for one in table.more]
+
+    assert rows(0.0) == rows(0.2)
+
+
 def test_a_page_begins_with_little(part):
     timeline = TimelinePart(many_jobs.picture(0))
-    analysis = {"window": 3, "every": 2, "where": "auto", "first": 0}
-    coupled = many_jobs.picture(0, {"coupling": [flow_row(analyses={"peak": analysis})] * 30})
+    part.show([*NAMES, *FILLED])
     first = size(part.box.get_state()) + size(timeline.box.get_state())
-    first += size(views.named("coupling").body(coupled))
     assert many_jobs.JOBS * 100 < size(part.whole()) < first <= FIRST_BYTES
     timeline.box.close()
 

@@ -118,8 +118,6 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         #: What the other views show, by name.
         others = [one for one in self._views if one not in self.tables.views]
         self.bodies = {one.name: widgets.HTML(layout=_FULL) for one in others}
-        bodies = [*self.bodies.values()]
-        bodies.insert([*self.bodies].index("power") + 1, self.corridor.box)
         self.end = widgets.Button(
             description="Close panel",
             tooltip="Take the panel off the page; the cluster goes on as it is",
@@ -145,7 +143,8 @@ class Panel(widgets.VBox):  # type: ignore[misc]
                 self.tuning.predicted,
                 ticks,
                 *([] if self.tables.box is None else [self.tables.box]),
-                *bodies,
+                *self.bodies.values(),
+                self.corridor.box,
                 widgets.HTML(markup.part(element("h3", "Settings"))),
                 self.settings.box,
             ],

@@ -92,26 +92,36 @@ class TablesPart:
 
     def _set_open(self, opened: Collection[str]) -> None:
         self._open = tuple(one.name for one in self.views if one.name in opened and one.is_in(self._picture))
-        self._told = {name: told for name, told in self._told.items() if name in self._open}
 
     def _moment(self) -> dict[str, Any]:
         """What every message tells."""
-        return {"n": self.number, "now": self._now(self._picture), "open": list(self._open)}
+        return {"n": self.number, "now": self._now(self._picture), "open": list(self._told)}
 
     def _news(self, allowed_bytes: int) -> tuple[dict[str, Any], int]:
         found: dict[str, Any] = {}
         used = 0
-        # each update another view comes first, so that none waits for long where much happens
-        turn = self.number % max(1, len(self.views))
-        for view in self.views[turn:] + self.views[:turn]:
-            if view.name not in self._open:
-                continue
-            told = self._told.setdefault(view.name, Told(view.title))
-            news, more = told.news(self._table(view), allowed_bytes - used)
+        tables = self._tables()
+        self._told = {name: self._told.get(name) or Told(title) for name, (title, _) in tables.items()}
+        # each update another table comes first, so that none waits for long where much happens
+        names = list(tables)
+        turn = self.number % max(1, len(names))
+        for name in names[turn:] + names[:turn]:
+            news, more = self._told[name].news(tables[name][1], allowed_bytes - used)
             used += more
             if news:
-                found[view.name] = news
+                found[name] = news
         return found, used
+
+    def _tables(self) -> dict[str, tuple[str, Table]]:
+        """The tables of the open views with their titles, those after the first of a view as ``view/1``."""
+        found: dict[str, tuple[str, Table]] = {}
+        for view in self.views:
+            if view.name in self._open:
+                first = self._table(view)
+                found[view.name] = view.title, first
+                for number, table in enumerate(first.more, start=1):
+                    found[f"{view.name}/{number}"] = view.title, table
+        return found
 
     def _table(self, view: View) -> Table:
         assert view.table is not None

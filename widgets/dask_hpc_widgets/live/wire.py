@@ -37,9 +37,9 @@ class Told:
 
     def __init__(self, title: str) -> None:
         self._title = title
-        self._begin("")
+        self._begin([])
 
-    def _begin(self, kind: str) -> None:
+    def _begin(self, head: list[Any]) -> None:
         self._numbers: dict[Hashable, int] = {}
         self._next = 0
         self._made_of: dict[Hashable, Any] = {}
@@ -47,8 +47,7 @@ class Told:
         #: Rows, in the order in which they are shown.
         self._keys: list[Hashable] = []
         self._note = ""
-        self._kind = kind
-        self._head: list[Any] = []
+        self._head = head
         #: The row that is looked at first the next time.
         self._first: Hashable = None
 
@@ -60,11 +59,10 @@ class Told:
         if allowed_bytes <= 0:
             return {}, 0
         found: News = {}
-        if self._kind != table.kind:
-            self._begin(table.kind)
-            columns = [list(one) for one in table.columns]
-            self._head = [self._title, table.caption, columns, table.kind, table.search]
-            found.update(new=True, head=self._head)
+        head = [self._title, table.caption, [*map(list, table.columns)], table.kind, table.search]
+        if self._head != head:
+            self._begin(head)
+            found.update(new=True, head=head)
         keys = list(table.rows)
         if keys != self._keys:
             self._order(keys, max(1, allowed_bytes // _STRETCH_BYTES), found)

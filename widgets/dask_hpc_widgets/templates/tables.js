@@ -73,15 +73,20 @@ function initialize({ model }) {
   model.daskHpcTables = { state, shown };
 }
 
-// Box of one view: heading, tools, rows, note.
-function drawing(view, state, model) {
-  const box = made("section", { "aria-label": view.title });
+// What `parent` holds, in this order.
+function place(parent, boxes) {
+  if (boxes.length !== parent.children.length || boxes.some((box, i) => parent.children[i] !== box)) parent.replaceChildren(...boxes);
+}
+
+// Box of one table: heading, tools, rows, note; `among`: it stands among others in the box of the first one of a view.
+function drawing(view, state, model, among) {
+  const box = made(among ? "div" : "section", among ? {} : { "aria-label": view.title });
   const note = made("p", { class: "soft" });
   const rows = new Map();
   let sort = null, down = false, wanted = { text: "", state: "" }, placed = "";
-  const isTable = view.kind === "table";
-  const body = made(isTable ? "tbody" : "ul", isTable ? {} : { class: `nodes ${view.kind}`, "aria-label": "Nodes" });
-  box.append(made("h3", {}, view.title));
+  const isTable = view.kind === "table", isText = view.kind === "text";
+  const body = isTable ? made("tbody") : isText ? made("div", { class: "text" }) : made("ul", { class: `nodes ${view.kind}`, "aria-label": "Nodes" });
+  if (!among) box.append(made("h3", {}, view.title));
   const heads = view.columns.map(([label, isNumber], i) => {
     const button = made("button", { type: "button", title: `Sort by ${label}` }, label);
     const head = made("th", { scope: "col", ...(isNumber ? { class: "number" } : {}) }, button);
@@ -109,14 +114,17 @@ function drawing(view, state, model) {
     choose.addEventListener("change", look);
     box.append(made("div", { class: "tools" }, made("label", {}, "Search ", text), made("label", {}, "State ", choose), count));
   }
-  const scroll = made("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `${view.title}, rows` });
-  scroll.append(isTable ? made("table", { "aria-label": view.caption }, made("thead", {}, made("tr", {}, ...heads)), body) : body);
-  box.append(scroll, note);
+  const scroll = made("div", among ? {} : { class: `scroll of-${view.kind}`, tabindex: "0", role: "region", "aria-label": `${view.title}, rows` });
+  const others = made("div");
+  const rowsBox = isTable ? made("table", { "aria-label": view.caption }, made("thead", {}, made("tr", {}, ...heads)), body) : body;
+  // what is not shown is said below the last row, and what tiles add up to above the first
+  scroll.append(...(isTable || isText ? [rowsBox, note] : [note, rowsBox]), others);
+  box.append(scroll);
 
   function row(number, one) {
     let found = rows.get(number);
     if (!found) {
-      const element = made(isTable ? "tr" : "li");
+      const element = made(isTable ? "tr" : isText ? "div" : "li");
       if (isTable) {
         element.append(...view.columns.map(([label, isNumber]) => made("td", { "data-label": label, ...(isNumber ? { class: "number" } : {}) })));
       }
@@ -133,7 +141,8 @@ function drawing(view, state, model) {
       found.moving = found.parts.flat();
     } else {
       found.moving = [];
-      tile(found.element, one.cells, view.kind, found.moving);
+      if (isText) fill(found.element, one.cells[0], found.moving);
+      else tile(found.element, one.cells, view.kind, found.moving);
     }
     Object.assign(found, { cells: one.cells, dirty: one.dirty });
     return found;
@@ -163,20 +172,20 @@ function drawing(view, state, model) {
       numbers.sort((a, b) => (down ? -1 : 1) * compare(key.get(a), key.get(b)));
     }
     const shown = numbers.map((number) => row(number, view.rows.get(number)));
-    const place = numbers.join();
-    if (place !== placed) {
-      placed = place;
+    const places = numbers.join();
+    if (places !== placed) {
+      placed = places;
       body.replaceChildren(...shown.map((one) => one.element));
       for (const number of rows.keys()) if (!view.rows.has(number)) rows.delete(number);
     }
     const bounds = isTable && view.rows.size ? axis() : null;
     for (const one of shown) for (const move of one.moving) move(state.now, bounds);
-    scroll.hidden = view.rows.size === 0;
+    rowsBox.hidden = view.rows.size === 0;
     write(note, view.note);
     note.hidden = !view.note;
     if (view.search) write(count, wanted.text || wanted.state ? `${shown.length} found` : "");
   }
-  return { box, follow, version: view.version };
+  return { box, others, follow, version: view.version };
 }
 
 function render({ model, el }) {
@@ -192,11 +201,13 @@ function render({ model, el }) {
     const began = performance.now();
     const names = state.open.filter((name) => state.views[name]);
     for (const name of names) {
-      if (drawn.get(name)?.version !== state.views[name].version) drawn.set(name, drawing(state.views[name], state, model));
+      if (drawn.get(name)?.version !== state.views[name].version) drawn.set(name, drawing(state.views[name], state, model, name.includes("/")));
     }
     for (const name of drawn.keys()) if (!names.includes(name)) drawn.delete(name);
-    const boxes = names.map((name) => drawn.get(name).box);
-    if (boxes.length !== grid.children.length || boxes.some((box, i) => grid.children[i] !== box)) grid.replaceChildren(...boxes);
+    const firsts = names.filter((name) => !name.includes("/"));
+    place(grid, firsts.map((name) => drawn.get(name).box));
+    grid.classList.toggle("many", firsts.length > 6);
+    for (const name of firsts) place(drawn.get(name).others, names.filter((other) => other.startsWith(`${name}/`)).map((other) => drawn.get(other).box));
     names.forEach((name) => drawn.get(name).follow());
     Object.assign(figure.dataset, { updates: state.updates, now: state.now, took: (performance.now() - began).toFixed(1) });
   };

@@ -35,6 +35,13 @@ function fill(element, cell, moving) {
       return span;
     }
     if (kind === "steps") return steps(piece, moving);
+    if (kind === "alert") return made("p", { class: "alert", role: "alert" }, made("strong", {}, "Error:"), ` ${value}`);
+    if (kind === "svg") {
+      const box = made("span");
+      // of a template of ours; the one piece that is markup
+      box.innerHTML = value;
+      return box;
+    }
     return made("span", {}, value);
   }));
 }

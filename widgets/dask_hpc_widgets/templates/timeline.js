@@ -131,12 +131,10 @@ function render({ model, el }) {
     write(said, old ? `Nothing new for ${seconds(late / 1000)}: what is shown may be over.` : hover || waits || HELP);
   };
   const show = () => {
+    const began = performance.now();
     drawn = draw(state, canvas, view);
     bar.follow();
     why.follow();
-    Object.assign(figure.dataset, {
-      updates: state.updates, now: state.now, from: drawn.seen.from, to: drawn.seen.to, lanes: state.lanes.length, marks: state.marks.length, ends: drawn.ends,
-    });
     if (tiles.dataset.told !== JSON.stringify(state.tiles)) {
       tiles.dataset.told = JSON.stringify(state.tiles);
       tiles.replaceChildren(...state.tiles.map(([label, value, more]) =>
@@ -145,6 +143,10 @@ function render({ model, el }) {
     write(jobs, told(state) + toldLanes(state));
     canvas.setAttribute("aria-label", `Who has which of ${state.nodes.length} nodes over time. ${told(state)}${toldLanes(state)}`);
     age();
+    Object.assign(figure.dataset, {
+      updates: state.updates, now: state.now, from: drawn.seen.from, to: drawn.seen.to, lanes: state.lanes.length, marks: state.marks.length, ends: drawn.ends,
+      took: (performance.now() - began).toFixed(1),
+    });
   };
   mouse(state, canvas, bar, why.about, () => drawn, (text) => { hover = text; age(); });
   clicks = waiting(model, figure, (text) => { waits = text; age(); });

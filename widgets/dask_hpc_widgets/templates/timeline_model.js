@@ -148,7 +148,7 @@ function toldPower({ watts, lower, upper }) {
 function told(state) {
   const running = state.jobs.filter((one) => one.nodes > 0);
   const waiting = state.jobs.filter((one) => one.state === "pending");
-  const list = (jobs, tell) => jobs.slice(0, 8).map(tell).join(", ") + (jobs.length > 8 ? `, ${jobs.length - 8} more` : "");
+  const list = (jobs, tell) => jobs.slice(0, 5).map(tell).join(", ") + (jobs.length > 5 ? `, ${jobs.length - 5} more` : "");
   const runs = running.length ? `At work: ${list(running, (one) => `${one.letter} ${one.name} on ${one.nodes}`)}.` : "No job is at work.";
   const waits = waiting.length
     ? ` Waiting: ${list(waiting, (one) => `${one.letter} ${one.name} for ${seconds(state.now - one.since)}`)}.` : "";

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 from dask.utils import format_bytes
@@ -10,6 +11,7 @@ from dask.utils import format_bytes
 from dask_hpc_policies.wording import counted
 from dask_hpc_widgets.base import markup
 from dask_hpc_widgets.base.markup import Column, Markup
+from dask_hpc_widgets.views.table import EVERY, Cell, Search, Table, bounded, named, text
 from dask_hpc_widgets.views.view import Picture, View
 
 #: Sections of the status that it shows.
@@ -17,11 +19,14 @@ SECTIONS = ("checkpoints", "protected_jobs")
 #: Jobs and names beyond these are counted and not shown.
 _MAX_ROWS = 50
 _NAMES = 5
+#: Ages, which say when something was, and how long until something will be.
+_AGES = (("age_s", -1), ("version_age_s", -1), ("due_in_s", 1))
 _EMPTY = (
     "Nothing is protected. rt.checkpoint(obj, name='...') protects results, protect=True of a job what it "
     "computes; hpc.checkpoint.store names the folder."
 )
 _NOTHING = "nothing"
+_TITLE = "Checkpoints"
 _JOBS: tuple[Column, ...] = (
     ("Job", False),
     ("Writes", False),
@@ -44,65 +49,89 @@ _COMMITS: tuple[Column, ...] = (
 
 def html(picture: Picture) -> Markup:
     """What a loss now would cost; a row a protected job; what came back; a row a name."""
+    return table(picture).html(_now(picture))
+
+
+def table(picture: Picture, search: Search = EVERY) -> Table:
+    """The same as data."""
     told, jobs = picture.section("checkpoints"), picture.section("protected_jobs") or ()
     taken = (told or {}).get("taken_over") or {"asked": ()}
     # who protects nothing is not told of what others of his clusters have left, until he asks for it
     if not jobs and not (told and (told["latest"] or taken["asked"])):
-        return markup.soft(_EMPTY)
+        return Table(caption=_TITLE, cells=list, note=_EMPTY)
+    now_s = _now(picture)
     names = {job["id"]: job["name"] for job in picture.jobs}
-    parts: list[str] = []
+    lines: dict[Hashable, Cell] = {}
+    more: list[Table] = []
     if jobs:
-        parts.append(markup.element("p", _total(jobs)))
-        parts.append(_table(_JOBS, [_job(job, names) for job in jobs], "Protected jobs"))
+        lines["total"] = _total(jobs)
+        rows = [{**job, "called": names.get(job["job"], ""), "now": job["due_in_s"] == 0} for job in jobs]
+        more.append(_table("Protected jobs", _JOBS, _job, rows, "job", now_s))
     if told is not None:
-        parts.append(markup.element("p", _results(told)))
+        lines["results"] = [_results(told)]
         if taken["asked"]:
-            parts.append(markup.element("p", _taken_over(taken)))
+            lines["taken"] = _taken_over(taken, now_s)
         if managers := [row for row in told.get("managers", ()) if row["limit_bytes"]]:
-            parts.append(_table(_MANAGERS, [_manager(row) for row in managers], "Memory of hosts"))
-        latest = sorted(told["latest"], key=lambda row: float(row["age_s"]))
-        parts.append(_table(_COMMITS, [_commit(row) for row in latest], "Latest version of each name"))
-    return Markup().join(parts)
+            more.append(_table("Memory of hosts", _MANAGERS, _manager, managers, "host", now_s))
+        latest = sorted(told["latest"], key=itemgetter("age_s"))
+        more.append(_table("Latest version of each name", _COMMITS, _commit, latest, "name", now_s))
+    return Table(caption=_TITLE, kind="text", rows=lines, cells=lambda line: [line], more=more)
 
 
-def _table(columns: Sequence[Column], rows: Sequence[Sequence[str]], caption: str) -> Markup:
-    hidden = len(rows) - _MAX_ROWS
-    more = markup.soft(f"{hidden} more are not shown; rt.status() has all.") if hidden > 0 else ""
-    return markup.table(columns, rows[:_MAX_ROWS], caption) + more
+def _now(picture: Picture) -> float:
+    return float(picture.status.get("now_s", 0.0))
 
 
-def _total(jobs: Sequence[Mapping[str, Any]]) -> Markup:
+def _timed(row: Mapping[str, Any], now_s: float) -> dict[str, Any]:
+    """`row` with times in place of ages, which would make it another one each time."""
+    ages = ((key, sign, row.get(key)) for key, sign in _AGES)
+    return {**row, **{key: round(now_s + sign * age_s) for key, sign, age_s in ages if age_s is not None}}
+
+
+def _table(
+    caption: str,
+    columns: Sequence[Column],
+    cells: Callable[[Mapping[str, Any]], list[Cell]],
+    rows: Sequence[Mapping[str, Any]],
+    key: str,
+    now_s: float,
+) -> Table:
+    shown = bounded(rows, _MAX_ROWS, "rt.status()", itemgetter(key))
+    shown["rows"] = {own: _timed(row, now_s) for own, row in shown["rows"].items()}
+    return Table(caption=caption, columns=columns, cells=cells, **shown)
+
+
+def _total(jobs: Sequence[Mapping[str, Any]]) -> Cell:
     words = {job["loss_is"] for job in jobs if job["loss_core_s"]}
     cost = _cost(sum(job["loss_core_s"] for job in jobs), words.pop() if len(words) == 1 else "about")
-    return Markup("Were the whole cluster lost now, {} would be computed again.").format(
-        markup.strong(cost if cost == _NOTHING else f"{cost} on one core")
-    )
+    cost = cost if cost == _NOTHING else f"{cost} on one core"
+    return ["Were the whole cluster lost now, ", ["strong", cost], " would be computed again."]
 
 
 def _cost(core_s: float, bound: str) -> str:
     return f"{bound} {markup.roughly(core_s)}" if core_s else _NOTHING
 
 
-def _job(job: Mapping[str, Any], names: Mapping[str, str]) -> list[str]:
-    age_s, due_s = job["version_age_s"], job["due_in_s"]
-    coming: str
+def _job(job: Mapping[str, Any]) -> list[Cell]:
+    written_s, due_s = job["version_age_s"], job["due_in_s"]
+    coming: Cell
     if job["under_way"]:
-        coming = markup.badge("under way")
+        coming = [["badge", "under way"]]
     elif due_s is None:
-        coming = "when a policy asks" if job["writes"] == "state" else "when a policy asks, and at its end"
+        coming = ["when a policy asks" if job["writes"] == "state" else "when a policy asks, and at its end"]
     else:
-        coming = f"in {markup.roughly(due_s)}" if due_s else "now"
+        coming = ["now"] if job["now"] else ["in ", ["left", due_s]]
     return [
-        markup.named(names.get(job["job"], ""), job["job"]),
-        _written(job),
-        "none yet" if age_s is None else f"{markup.roughly(age_s)} ago",
+        named(job["called"], job["job"]),
+        [_written(job)],
+        ["none yet" if written_s is None else ["ago", written_s]],
         coming,
-        _cost(job["loss_core_s"], job["loss_is"]),
+        [_cost(job["loss_core_s"], job["loss_is"])],
     ]
 
 
 def _written(job: Mapping[str, Any]) -> str:
-    parts = [f"{job['writes']}, as {job['name']}"]
+    parts = [f"{job['writes']}, as {text(job['name'])}"]
     if job["writes"] == "results":
         parts.append(f"{job['written_results']} written")
         if job["left_results"]:
@@ -119,30 +148,30 @@ def _results(told: Mapping[str, Any]) -> str:
     return f"{', '.join(parts)} so far."
 
 
-def _taken_over(told: Mapping[str, Any]) -> str:
-    what = f"{counted(told['results'], 'result')} in {counted(told['versions'], 'version')}"
-    names = f"{', '.join(told['asked'][:_NAMES])}{', ...' * (len(told['asked']) > _NAMES)} among them"
-    since = markup.roughly(told["age_s"])
-    return f"{what} in memory, {names}, were taken over from an earlier scheduler {since} ago."
+def _taken_over(taken: Mapping[str, Any], now_s: float) -> Cell:
+    what = f"{counted(taken['results'], 'result')} in {counted(taken['versions'], 'version')}"
+    names = text(", ".join(taken["asked"][:_NAMES])) + ", ..." * (len(taken["asked"]) > _NAMES)
+    told = f"{what} in memory, {names} among them, were taken over from an earlier scheduler "
+    return [told, ["ago", round(now_s - taken["age_s"])], "."]
 
 
-def _manager(row: Mapping[str, Any]) -> list[str]:
+def _manager(row: Mapping[str, Any]) -> list[Cell]:
     on_disk = f", {format_bytes(row['disk_bytes'])} of it on disk" if row.get("disk_bytes") else ""
-    return [row["host"], format_bytes(row["held_bytes"]) + on_disk, format_bytes(row["limit_bytes"])]
+    held = format_bytes(row["held_bytes"]) + on_disk
+    return [[text(row["host"])], [held], [format_bytes(row["limit_bytes"])]]
 
 
-def _commit(row: Mapping[str, Any]) -> list[str]:
+def _commit(row: Mapping[str, Any]) -> list[Cell]:
     whole = row["state"] == "complete"
-    reason = f" {row['reason']}" if row["reason"] else ""
     return [
-        markup.strong(row["name"]),
-        "" if row["version"] is None else str(row["version"]),
-        markup.badge(row["state"]) + reason,
-        f"{markup.roughly(row['age_s'])} ago",
-        ", ".join(row["levels"]) + _safety(row),
-        format_bytes(row["bytes"]) if whole else "",
-        f"{row['blocks_left']} of {row['blocks']}",
-        markup.seconds(row["writing_s"] + row["finishing_s"]) if whole else "",
+        [["strong", text(row["name"])]],
+        ["" if row["version"] is None else str(row["version"])],
+        [["badge", text(row["state"])], f" {text(row['reason'])}" if row["reason"] else ""],
+        [["ago", row["age_s"]]],
+        [text(", ".join(row["levels"])) + _safety(row)],
+        [format_bytes(row["bytes"]) if whole else ""],
+        [f"{row['blocks_left']} of {row['blocks']}"],
+        [markup.seconds(row["writing_s"] + row["finishing_s"]) if whole else ""],
     ]
 
 
@@ -154,4 +183,4 @@ def _safety(row: Mapping[str, Any]) -> str:
     return f": {lost} may be lost, {row['storage_ratio']:.2g} bytes a byte"
 
 
-VIEW = View(name="checkpoints", title="Checkpoints", html=html)
+VIEW = View(name="checkpoints", title=_TITLE, html=html, table=table)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 from dask.utils import format_bytes
 
-from dask_hpc_widgets.base import markup
 from dask_hpc_widgets.base.markup import Column, Markup
+from dask_hpc_widgets.views.table import EVERY, Cell, Search, Table, bounded, text
 from dask_hpc_widgets.views.view import Picture, View
 
 #: Flows beyond these, and analyses of one flow, are counted and not shown.
@@ -34,29 +35,35 @@ _WHERE = {"auto": "where most blocks are", "in-situ": "in situ", "in-transit": "
 
 def html(picture: Picture) -> Markup:
     """A row a flow."""
+    return table(picture).html(0.0)
+
+
+def table(picture: Picture, search: Search = EVERY) -> Table:
+    """The same as data."""
     flows = picture.section("coupling")
     if not flows:
-        return markup.soft(_EMPTY)
-    shown = markup.table(_FLOWS, [_flow(row) for row in flows[:_MAX_ROWS]], "Flows of coupled programs")
-    if (hidden := len(flows) - _MAX_ROWS) > 0:
-        shown += markup.soft(f"{hidden} more are not shown; rt.flows() has all.")
-    return shown
+        return Table(caption="Coupling", cells=list, note=_EMPTY)
+    rows = bounded(flows, _MAX_ROWS, "rt.flows()", itemgetter("name"))
+    return Table(caption="Flows of coupled programs", columns=_FLOWS, cells=_flow, **rows)
 
 
-def _flow(row: Mapping[str, Any]) -> list[str]:
+def _flow(row: Mapping[str, Any]) -> list[Cell]:
     size, names = row["size"], list(row["analyses"])
-    analyses = Markup("; ").join([_analysis(row, name) for name in names[:_MAX_ANALYSES]])
+    analyses: Cell = []
+    for name in names[:_MAX_ANALYSES]:
+        analyses += ["; "] * bool(analyses) + _analysis(row, name)
     if (hidden := len(names) - _MAX_ANALYSES) > 0:
-        analyses += f"; and {hidden} more"
+        analyses.append(f"; and {hidden} more")
+    when_full = text(_FULL.get(row["when_full"], row["when_full"]))
     return [
-        markup.strong(row["name"]),
-        markup.badge(row["state"]) + (f" {row['reason']}" if row["reason"] else ""),
-        str(row["sources"]) if size is None else f"{row['sources']} of {size}",
-        str(row["steps"]),
-        f"{row['in_flight']} of {row['queue']}, {_FULL.get(row['when_full'], row['when_full'])}",
-        format_bytes(row["bytes"]),
+        [["strong", text(row["name"])]],
+        [["badge", text(row["state"])], f" {text(row['reason'])}" if row["reason"] else ""],
+        [str(row["sources"]) if size is None else f"{row['sources']} of {size}"],
+        [str(row["steps"])],
+        [f"{row['in_flight']} of {row['queue']}, {when_full}"],
+        [format_bytes(row["bytes"])],
         analyses,
-        _latest(row.get("latest", [])),
+        [_latest(row.get("latest", []))],
     ]
 
 
@@ -69,14 +76,14 @@ def _latest(steps: Sequence[Mapping[str, Any]]) -> str:
     return ""
 
 
-def _analysis(row: Mapping[str, Any], name: str) -> Markup:
+def _analysis(row: Mapping[str, Any], name: str) -> Cell:
     said = row["analyses"][name]
     # what a policy has chosen, if one has
     where = row.get("split", {}).get(name, said["where"])
     steps = "each step" if said["window"] == 1 else f"{said['window']} steps"
     if said["every"] > 1:
         steps = f"{steps}, at one of {said['every']}"
-    return markup.strong(name) + f" {_WHERE.get(where, where)}, {steps}"
+    return [["strong", text(name)], f" {text(_WHERE.get(where, where))}, {steps}"]
 
 
-VIEW = View(name="coupling", title="Coupling", section="coupling", html=html)
+VIEW = View(name="coupling", title="Coupling", section="coupling", html=html, table=table)

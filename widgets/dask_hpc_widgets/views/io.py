@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import itemgetter
 from typing import Any
 
 from dask.utils import format_bytes
 
 from dask_hpc_widgets.base import markup
 from dask_hpc_widgets.base.markup import Column, Markup
+from dask_hpc_widgets.views.table import EVERY, Cell, Search, Table, bounded, named, text
 from dask_hpc_widgets.views.view import Picture, View
 
 #: Targets and jobs beyond these are counted and not shown, of jobs the oldest.
@@ -37,41 +39,49 @@ _JOBS: tuple[Column, ...] = (
 
 def html(picture: Picture) -> Markup:
     """A row a file system, and a row a job, the latest first."""
+    return table(picture).html(0.0)
+
+
+def table(picture: Picture, search: Search = EVERY) -> Table:
+    """The same as data."""
     told = picture.section("io")
     if not told:
-        return markup.soft(_EMPTY)
-    targets, jobs = told["targets"], told["jobs"][::-1]
-    parts = [markup.table(_TARGETS, [_target(row) for row in targets[:_MAX_ROWS]], "I/O by file system")]
-    if jobs:
-        parts.append(markup.table(_JOBS, [_job(row) for row in jobs[:_MAX_ROWS]], "I/O by job"))
-    if (hidden := max(0, len(targets) - _MAX_ROWS) + max(0, len(jobs) - _MAX_ROWS)) > 0:
-        parts.append(markup.soft(f"{hidden} more are not shown; rt.io() has all."))
-    return Markup().join(parts)
+        return Table(caption="I/O", cells=list, note=_EMPTY)
+    targets = bounded(told["targets"], _MAX_ROWS, "rt.io()", itemgetter("target"))
+    jobs = bounded(told["jobs"][::-1], _MAX_ROWS, "rt.io()", itemgetter("id"))
+    by_job = Table(caption="I/O by job", columns=_JOBS, cells=_job, **jobs)
+    return Table(
+        caption="I/O by file system",
+        columns=_TARGETS,
+        cells=_target,
+        more=(by_job,) if by_job.rows else (),
+        **targets,
+    )
 
 
-def _target(row: Mapping[str, Any]) -> list[str]:
+def _target(row: Mapping[str, Any]) -> list[Cell]:
     rate, tokens = row["bandwidth_bytes_s"], row["tokens"]
     return [
-        row["target"],
-        row["kind"],
-        format_bytes(row["read_bytes"]),
-        format_bytes(row["write_bytes"]),
-        "" if rate is None else f"{format_bytes(int(rate))}/s",
-        str(row["writers"]),
-        "any" if tokens is None else str(tokens),
+        [text(row["target"])],
+        [text(row["kind"])],
+        [format_bytes(row["read_bytes"])],
+        [format_bytes(row["write_bytes"])],
+        ["" if rate is None else f"{format_bytes(int(rate))}/s"],
+        [str(row["writers"])],
+        ["any" if tokens is None else str(tokens)],
     ]
 
 
-def _job(row: Mapping[str, Any]) -> list[str]:
+def _job(row: Mapping[str, Any]) -> list[Cell]:
     share = row["intensity"]
     return [
-        markup.named(row["name"], row["id"]),
-        format_bytes(row["read_bytes"]),
-        format_bytes(row["write_bytes"]),
-        markup.seconds(row["io_s"]),
-        "" if share is None else f"{share:.0%}",
-        row["quality"],
+        named(row["name"], row["id"]),
+        [format_bytes(row["read_bytes"])],
+        [format_bytes(row["write_bytes"])],
+        [markup.seconds(row["io_s"])],
+        ["" if share is None else f"{share:.0%}"],
+        [text(row["quality"])],
     ]
 
 
-VIEW = View(name="io", title="I/O", section="io", html=html)
+VIEW = View(name="io", title="I/O", section="io", html=html, table=table)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from dask_hpc_policies.power.bill import J_PER_KWH
 from dask_hpc_policies.power.checks import MOST_TOTAL_W
 from dask_hpc_widgets.base import markup
 from dask_hpc_widgets.base.markup import Column, Markup
+from dask_hpc_widgets.views.table import EVERY, Cell, Search, Table, named, text
 from dask_hpc_widgets.views.view import Picture, View
 
 #: Height of the drawing, which is 100 wide, and the room above the highest line, as a share.
 _HEIGHT, _ROOM = 40.0, 0.05
-#: Jobs beyond these are counted and not shown.
-_MAX_JOBS = 20
+#: Seconds until the chart is drawn anew, and points of a line.
+_CHART_S, _POINTS = 2.0, 48
+#: Jobs, and caps of hosts, beyond these are counted and not shown.
+_MAX_JOBS, _MAX_CAPS = 20, 10
 _HOW = "rt.corridor(lower_w=..., upper_w=...) sets one, or dask hpc power set"
 _NO_WATTS = (
     "Nothing says what a node draws: set hpc.power.model.idle and hpc.power.model.busy (watts), or have "
@@ -34,34 +37,61 @@ _BILL: tuple[Column, ...] = (
 _Line = list[tuple[float, float]]
 
 
+class _Chart:
+    """The chart of what is told; drawn when it is sent, and seldom another one."""
+
+    __slots__ = ("_row", "_stamp")
+
+    def __init__(self, row: Mapping[str, Any], now_s: float) -> None:
+        self._row, self._stamp = row, now_s // _CHART_S
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Chart) and self._stamp == other._stamp
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def cell(self) -> Cell:
+        chart = _chart(self._row)
+        return [] if chart is None else [["svg", str(chart)], ["soft", _LEGEND]]
+
+
 def html(picture: Picture) -> Markup:
     """What is drawn in words, the chart, what was outside, the bill, and what else is done about it."""
+    return table(picture).html(float(picture.status.get("now_s", 0.0)))
+
+
+def table(picture: Picture, search: Search = EVERY) -> Table:
+    """The same as data."""
     row = picture.section("power")
     if not row:
-        return markup.soft(f"{_NO_WATTS}{_HOW}.")
+        return Table(caption="Power", cells=list, note=f"{_NO_WATTS}{_HOW}.")
+    lines: dict[Hashable, Cell | _Chart] = {"drawn": [["strong", _drawn(row)]]}
     if row.get("mode") is None:
-        return Markup().join(
-            [markup.element("p", markup.strong(_drawn(row))), markup.soft(f"No corridor is set: {_HOW}.")]
-        )
-    parts: list[str] = [markup.element("p", markup.strong(_drawn(row)), f"; {_bounds(row)}.")]
+        note = f"No corridor is set: {_HOW}."
+        return Table(caption="Power", kind="text", rows=lines, cells=_line, note=note)
+    lines["drawn"] = [["strong", _drawn(row)], f"; {_bounds(row)}."]
     if row.get("problem"):
-        parts.append(markup.alert(row["problem"]))
-    if chart := _chart(row):
-        parts += [chart, markup.soft(_LEGEND)]
+        lines["problem"] = [["alert", text(row["problem"])]]
+    now_s = float(picture.status.get("now_s", 0.0))
+    lines["chart"] = _Chart(row, now_s)
     outside = f"{row['outside_ws']:.0f} W s outside, over {markup.roughly(row['outside_s'])}"
-    parts.append(markup.element("p", f"Since it was set: {outside}."))
-    if texts := [*_planned(row), *_done(row)]:
-        parts.append(markup.items(texts))
-    parts.append(markup.table(_BILL, _bill(picture, row), "Who has drawn what"))
+    lines["outside"] = [f"Since it was set: {outside}."]
+    lines |= {f"done {i}": line for i, line in enumerate([*_planned(row, now_s), *_done(row)])}
     hidden = len(row["jobs"]) - _MAX_JOBS
-    if hidden > 0:
-        parts.append(markup.soft(f'{hidden} more jobs are not shown; rt.power()["bill"] has all.'))
-    return Markup().join(parts)
+    note = f'{hidden} more jobs are not shown; rt.power()["bill"] has all.' if hidden > 0 else ""
+    bill = Table(
+        caption="Who has drawn what", columns=_BILL, rows=_bill(picture, row), cells=_who, note=note
+    )
+    return Table(caption="Power", kind="text", rows=lines, cells=_line, more=(bill,))
+
+
+def _line(line: Cell | _Chart) -> list[Cell]:
+    return [line.cell() if isinstance(line, _Chart) else line]
 
 
 def _drawn(row: Mapping[str, Any]) -> str:
     draw_w = row.get("draw_w")
-    return "The draw is not known" if draw_w is None else f"{draw_w:.0f} W ({row['label']})"
+    return "The draw is not known" if draw_w is None else f"{draw_w:.0f} W ({text(row['label'])})"
 
 
 def _bounds(row: Mapping[str, Any]) -> str:
@@ -73,49 +103,54 @@ def _bounds(row: Mapping[str, Any]) -> str:
     return f"{' and '.join(told) or 'no bounds now'} ({row['mode']})"
 
 
-def _planned(row: Mapping[str, Any]) -> Iterable[str]:
+def _planned(row: Mapping[str, Any], now_s: float) -> Iterable[Cell]:
     """What is to come."""
     if row.get("min_w") is not None:
-        yield f"Expected at the present sizes: {row['min_w']:.0f} to {row['max_w']:.0f} W"
+        yield [f"Expected at the present sizes: {row['min_w']:.0f} to {row['max_w']:.0f} W."]
     if row.get("next_step"):
         after_s, lower_w, upper_w = row["next_step"]
-        yield f"In {markup.roughly(after_s)}: {_bounds({**row, 'lower_w': lower_w, 'upper_w': upper_w})}"
+        then = _bounds({**row, "lower_w": lower_w, "upper_w": upper_w})
+        yield ["In ", ["left", round(now_s + after_s)], f": {then}."]
     if reason := (row.get("plan") or {}).get("reason"):
-        yield reason
+        yield [text(reason)]
 
 
-def _done(row: Mapping[str, Any]) -> Iterable[str]:
+def _done(row: Mapping[str, Any]) -> Iterable[Cell]:
     """What is done beside sizes of jobs."""
     if reason := row.get("withheld", {}).get("reason"):
-        yield reason
-    for host in row.get("caps", ()):
+        yield [text(reason)]
+    caps = row.get("caps", ())
+    for host in caps[:_MAX_CAPS]:
         watts = "" if host["watts"] is None else f" at {host['watts']:.0f} W"
-        yield ": ".join([f"Cap of {host['host']}{watts}", host["state"], *filter(None, [host.get("reason")])])
+        told = [f"Cap of {host['host']}{watts}", host["state"], *filter(None, [host.get("reason")])]
+        yield [text(": ".join(told))]
+    if len(caps) > _MAX_CAPS:
+        yield [f"{len(caps) - _MAX_CAPS} more hosts have a cap; rt.power() has all."]
 
 
-def _bill(picture: Picture, row: Mapping[str, Any]) -> list[list[str]]:
+def _bill(picture: Picture, row: Mapping[str, Any]) -> dict[Hashable, tuple[Any, ...]]:
+    """What a row is made of: who, maybe a job; joules and watts; what a MWh costs, and a kWh emits."""
     settings = picture.status.get("settings", {})
-    price, carbon = settings.get("power_price"), settings.get("power_carbon")
+    rates = settings.get("power_price"), settings.get("power_carbon")
     names = {job["id"]: job["name"] for job in picture.jobs}
-    total_j = row["energy_j"]
-
-    def line(who: str, energy_j: float, watts: float | None = None) -> list[str]:
-        kwh = energy_j / J_PER_KWH
-        return [
-            who,
-            f"{kwh:.4g}",
-            "" if watts is None else f"{watts:.0f}",
-            "" if price is None else f"{kwh / 1000 * price:.4g}",
-            "" if carbon is None else f"{kwh * carbon:.4g}",
-        ]
-
-    rows = [line(markup.strong("all"), total_j, row.get("draw_w"))]
-    rows += [
-        line(markup.named(names.get(job["job"], ""), job["job"]), job["energy_j"], job["draw_w"])
-        for job in row["jobs"][-_MAX_JOBS:]
-    ]
+    rows: dict[Hashable, tuple[Any, ...]] = {"all": ("all", "", row["energy_j"], row.get("draw_w"), *rates)}
+    for job in row["jobs"][-_MAX_JOBS:]:
+        id = job["job"]
+        rows[f"job {id}"] = (names.get(id, ""), id, job["energy_j"], job["draw_w"], *rates)
     others = (("plain work", "plain_j"), ("idle nodes", "idle_j"), ("earlier jobs", "earlier_jobs_j"))
-    return rows + [line(who, row[name]) for who, name in others if row[name]]
+    return {**rows, **{who: (who, "", row[name], None, *rates) for who, name in others if row[name]}}
+
+
+def _who(fields: Sequence[Any]) -> list[Cell]:
+    name, job, energy_j, watts, price, carbon = fields
+    kwh = energy_j / J_PER_KWH
+    return [
+        named(name, job) if job else [["strong", name] if name == "all" else name],
+        [f"{kwh:.4g}"],
+        ["" if watts is None else f"{watts:.0f}"],
+        ["" if price is None else f"{kwh / 1000 * price:.4g}"],
+        ["" if carbon is None else f"{kwh * carbon:.4g}"],
+    ]
 
 
 def _chart(row: Mapping[str, Any]) -> Markup | None:
@@ -156,7 +191,9 @@ def _ahead(forecast: Mapping[str, Any] | None) -> _Line:
     if not forecast or not forecast.get("mean_w"):
         return []
     step_s = float(forecast.get("step_s") or 1.0)
-    return [(number * step_s, watts) for number, watts in enumerate(forecast["mean_w"], start=1)]
+    line = [(number * step_s, watts) for number, watts in enumerate(forecast["mean_w"], start=1)]
+    # the last one is always there
+    return line[::-1][:: -(-len(line) // _POINTS)][::-1]
 
 
 def _whole(rows: Sequence[Sequence[float | None]]) -> list[_Line]:
@@ -171,7 +208,14 @@ def _whole(rows: Sequence[Sequence[float | None]]) -> list[_Line]:
 
 
 def _straight(line: _Line, at: Callable[[float, float], str]) -> str:
-    return "M" + " L".join(at(*one) for one in line) if line else ""
+    """A line through the points; those amid others as high are left out."""
+    last = len(line) - 1
+    bends = (
+        one
+        for i, one in enumerate(line)
+        if i in (0, last) or not line[i - 1][1] == one[1] == line[i + 1][1]
+    )
+    return "M" + " L".join(at(*one) for one in bends) if line else ""
 
 
 def _stepped(line: _Line, at: Callable[[float, float], str]) -> str:
@@ -188,4 +232,4 @@ def _band(low: _Line, high: _Line, at: Callable[[float, float], str]) -> str:
     return _straight([*low, *reversed(high)], at) + "Z" if low and high else ""
 
 
-VIEW = View(name="power", title="Power", section="power", html=html)
+VIEW = View(name="power", title="Power", section="power", html=html, table=table)

@@ -1,12 +1,12 @@
 """Tables as data: rows by key, whose cells a browser changes one by one, and which a page has as markup.
 
 Rules of the file: pure. A cell is a list of pieces, plain data for JSON: text, or a list of which the first
-tells what it is: ``["strong", text]``, ``["badge", text]``, ``["soft", text]``,
-``["letter", letter, colour]``, ``["bar", percent]``, a duration ``["for", seconds]``, the times
-``["since", t_s]`` (how long that is ago), ``["ago", t_s]`` and ``["left", t_s]``, and sizes over time
-``["steps", name, colour, end_s, [passed, nodes, passed, nodes, ...]]`` with what has passed since the time
-before, in tenths of a second. Other times are sent as such, so that a cell in which only time passes is not
-sent again.
+tells what it is: ``["strong", text]``, ``["badge", text]``, ``["soft", text]``, ``["alert", text]``,
+``["svg", markup]`` of a template of ours, ``["letter", letter, colour]``, ``["bar", percent]``, a duration
+``["for", seconds]``, the times ``["since", t_s]`` (how long that is ago), ``["ago", t_s]`` and
+``["left", t_s]``, and sizes over time ``["steps", name, colour, end_s, [passed, nodes, passed, nodes, ...]]``
+with what has passed since the time before, in tenths of a second. Other times are sent as such, so that a
+cell in which only time passes is not sent again.
 """
 
 from __future__ import annotations
@@ -49,10 +49,12 @@ class Table:
     note
         A sentence below.
     kind
-        ``table``, or ``map`` or ``heat`` for tiles, of which the cells are id, state, colour, letter, holder
-        and more lines.
+        ``table``; ``text`` for lines, each a row of one cell; or ``map`` or ``heat`` for tiles, of which the
+        cells are id, state, colour, letter, holder and more lines.
     search
         Whether a person can search and filter.
+    more
+        Tables that follow in the same view.
     """
 
     caption: str
@@ -62,14 +64,18 @@ class Table:
     note: str = ""
     kind: str = "table"
     search: bool = False
+    more: Sequence[Table] = ()
 
     def html(self, now_s: float) -> Markup:
         """The same for a page without widgets."""
         rows = ([cell_html(cell, now_s) for cell in self.cells(row)] for row in self.rows.values())
-        more = markup.soft(self.note) if self.note else Markup()
-        if not self.rows:
-            return more
-        return markup.table(self.columns, rows, self.caption) + more
+        found = Markup()
+        if self.kind == "text":
+            found += Markup().join(markup.element("div", *line) for line in rows)
+        elif self.rows:
+            found += markup.table(self.columns, rows, self.caption)
+        found += markup.soft(self.note) if self.note else ""
+        return found + Markup().join(one.html(now_s) for one in self.more)
 
 
 def text(value: object) -> str:
@@ -90,6 +96,19 @@ def named(name: str, id: str) -> Cell:
     return [letter(id), " ", ["strong", text(own or id)], *([f" {text(id)}"] if own else [])]
 
 
+def bounded(rows: Sequence[Any], most: int, all_in: str, key: Callable[[Any], Hashable]) -> dict[str, Any]:
+    """The first `most` rows by their key, and the note that says where all are, as a `Table` takes them."""
+    found: dict[Hashable, Any] = {}
+    for row in rows[:most]:
+        own = key(row)
+        while own in found:
+            # a namesake is a row of its own
+            own = (own,)
+        found[own] = row
+    hidden = len(rows) - most
+    return {"rows": found, "note": f"{hidden} more are not shown; {all_in} has all." if hidden > 0 else ""}
+
+
 def cell_html(cell: Cell, now_s: float) -> Markup:
     """A cell of a page at time `now_s`."""
     return Markup().join(_piece(piece, now_s) for piece in cell)
@@ -105,6 +124,10 @@ def _piece(piece: Any, now_s: float) -> str:
         return markup.bar(value / 100)
     if kind == "soft":
         return markup.element("span", value)
+    if kind == "alert":
+        return markup.alert(value)
+    if kind == "svg":
+        return Markup(value)
     if kind in ("strong", "badge"):
         return markup.strong(value) if kind == "strong" else markup.badge(value)
     passed_s = {"for": value, "since": now_s - value, "ago": now_s - value, "left": value - now_s}[kind]
