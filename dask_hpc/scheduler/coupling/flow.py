@@ -21,8 +21,8 @@ _SPARE = 2
 #: A producer that does not come to its worker, or to another after that one was lost, is taken for dead after
 #: so many seconds, and so many times the longest step so far: it notices with its next `send`.
 BACK_S, BACK_STEPS = 60.0, 10.0
-
-
+#: Blocks of so many producers are compared with one another as they come: a microsecond of the loop each.
+_COMPARED = 1000
 #: Where blocks lie: field, begin and shape of each.
 Layout = Sequence[tuple[str, Sequence[int], Sequence[int]]]
 
@@ -237,9 +237,10 @@ class Flow:
         """Note where a producer's blocks lie from a step on; why they cannot, when another's lie there then.
 
         Of others it is known whose blocks lie elsewhere from that very step on, as all do at the first one.
+        Beyond so many producers nothing is said here: once the step is whole, the flow fails.
         """
         mine: dict[str, Place] = {name: (tuple(at), tuple(shape)) for name, at, shape in layout}
-        for other, (since, its) in self.lies.items():
+        for other, (since, its) in self.lies.items() if len(self.lies) < _COMPARED else ():
             if other == number or since != step:
                 continue
             for one in self.fields:
