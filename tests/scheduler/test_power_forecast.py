@@ -16,8 +16,10 @@ from dask_hpc.scheduler.power import forecaster as forecasters
 from dask_hpc.scheduler.power import forecasting
 from dask_hpc.scheduler.power.draw import Sample
 from dask_hpc.scheduler.power.forecaster import Forecaster
+from dask_hpc.scheduler.power.picture import widened
 from dask_hpc_policies.power import unexplained
 from dask_hpc_policies.power.forecast import forecast
+from dask_hpc_policies.power.view import PowerView
 
 HORIZON_S, TICK_S = 5.0, 1.0
 #: Passes that are looked at where nothing is to happen.
@@ -122,6 +124,14 @@ def test_what_keeps_it_from_being_made_is_told() -> None:
             assert told["model"] is None
             assert told["problem"].startswith(said)
             assert bool(told["problem"]) is bool(said)
+
+
+def test_over_another_policy_the_forecast_is_told_beside_what_is_known() -> None:
+    for mode, expected_w in (("policy", (80.0, 300.0)), ("enforce", (100.0, 200.0))):
+        power = PowerView(mode=mode, min_w=100.0, max_w=200.0)  # type: ignore[arg-type]
+        found = widened(power, (80.0, 300.0))
+        assert (found.min_w, found.max_w) == expected_w
+        assert found.forecast_w == (80.0, 300.0)
 
 
 def corridor_of(s: Any) -> Any:

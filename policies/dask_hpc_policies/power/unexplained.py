@@ -4,7 +4,8 @@ A hint that is wrong, a job in a phase of its own, another user's load. Jobs are
 is known (`question.drawn_w`), so it must not tremble: it counts what the draw has had at least for as long as
 a resize takes to pay, and is let go only where the draw has had less for three times that. A draw that goes
 up and down more slowly would have jobs resized at each turn; so what was let go and has come again stays
-twice as long. For the lower bound it counts only as long as it is drawn.
+twice as long. It may have been a job's that has ended: then, as for the lower bound, it counts only as long
+as it is drawn.
 
 Rules of the file: pure, the same live and simulated. Time is that in which no job is being resized: meanwhile
 nobody knows what jobs draw.
@@ -25,7 +26,7 @@ from dask_hpc_policies.power.view import PowerView
 STAYS_S, _STAYS = 20.0, 20
 _LITTLE_S, _LITTLE = 40.0, 40
 #: It is let go after so long, at first and at most.
-GOES_S, MOST_GOES_S = 60.0, 3600.0
+GOES_S, MOST_GOES_S = 60.0, 600.0
 #: What comes again within so many times as long as it takes to be let go stays twice as long.
 _AGAIN = 10
 #: Less than this share of the draw is little: figures tremble.
@@ -103,16 +104,17 @@ def noted(
         return replace(now, lower=lower, upper=upper)
     beyond_w, little_w = draw_w - power.max_w, _LITTLE_SHARE * draw_w
     above = is_above(replace(power, draw_w=draw_w), 0.0)
+    ended = not before.sizes.keys() <= sizes.keys()
+    goes_s, went_s = STAYS_S if ended else before.goes_s, before.went_s
     lower, upper = (
-        _moved(level, time_s, beyond_w, little_w, above, goes_s)
-        for level, goes_s in ((before.lower, STAYS_S), (before.upper, before.goes_s))
+        _moved(level, time_s, beyond_w, little_w, above, patience_s)
+        for level, patience_s in ((before.lower, STAYS_S), (before.upper, goes_s))
     )
-    goes_s, went_s = before.goes_s, before.went_s
     if upper.told_w < before.upper.told_w:
         went_s = time_s
     elif upper.told_w > before.upper.told_w and went_s is not None:
         again = time_s - went_s < _AGAIN * goes_s
-        goes_s, went_s = min(MOST_GOES_S, 2 * goes_s) if again else GOES_S, None
+        goes_s, went_s = max(GOES_S, min(MOST_GOES_S, 2 * goes_s)) if again else GOES_S, None
     return replace(now, lower=lower, upper=upper, goes_s=goes_s, went_s=went_s)
 
 
