@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import groupby
 
 import pytest
 
@@ -48,20 +49,24 @@ for i, name in enumerate(("heat", "late", "cold", "wide", "last")):
 while rt.status()["jobs_running"] + rt.status()["jobs_pending"]:
     await asyncio.sleep(0.1)
 """
-#: Collects what the page shows at each update of timeline or tables, under the time of the cluster there.
+#: Collects what the page shows at each update of timeline or tables, under the time of the cluster there, and
+#: each text of the head.
 _WATCH = """([timeline, tables]) => {
-  window.seen = { timeline: {}, tables: {} };
+  const head = timeline.closest(".dask-hpc-panel").querySelector(".widget-html");
+  window.seen = { timeline: {}, tables: {}, heads: [head.innerText] };
   const look = () => {
     window.seen.timeline[Number(timeline.dataset.now).toFixed(2)] = {
       tiles: [...timeline.querySelectorAll("dd")].map((one) => one.innerText),
       told: timeline.querySelector("p").innerText,
-      head: timeline.closest(".dask-hpc-panel").querySelector("p").innerText,
+      head: head.innerText,
     };
     const rows = [...tables.querySelectorAll('table[aria-label="Jobs"] tbody tr')];
     const cell = (row, label) => row.querySelector(`td[data-label="${label}"]`).innerText;
     window.seen.tables[Number(tables.dataset.now).toFixed(2)] =
       rows.map((row) => [cell(row, "Job"), cell(row, "State"), cell(row, "Nodes")]);
   };
+  const heads = new MutationObserver(() => window.seen.heads.push(head.innerText));
+  heads.observe(head, { childList: true, subtree: true });
   for (const figure of [timeline, tables]) {
     new MutationObserver(look).observe(figure, { attributes: true, attributeFilter: ["data-updates"] });
   }
@@ -101,7 +106,19 @@ _LOOKS = """() => {
   }
   return found;
 }"""
+#: Colours of the pixels around a point of a canvas.
+_PIXELS = """(canvas, [x, y]) => {
+  const scale = canvas.width / canvas.clientWidth, pen = canvas.getContext("2d");
+  const { data } = pen.getImageData((x - 2) * scale, (y - 7) * scale, 4 * scale, 14 * scale);
+  const color = (_, i) => `rgb(${[...data.slice(4 * i, 4 * i + 3)].join(", ")})`;
+  return [...new Set(Array.from({ length: data.length / 4 }, color))];
+}"""
 NAMES = ("heat", "late", "cold", "wide", "last", "stay", "wait")
+
+
+def _counted(head):
+    """Jobs that run and that wait, as the head says."""
+    return tuple(map(int, re.search(r"(\d+) jobs? .*running, (\d+) waiting", head).groups()))
 
 
 def test_every_number_is_the_clusters_at_every_update_and_a_job_looks_alike_everywhere(open_notebook):
@@ -117,8 +134,12 @@ def test_every_number_is_the_clusters_at_every_update_and_a_job_looks_alike_ever
     seen = lab.page.evaluate("window.seen")
     lab.run_one(2)
     answers = json.loads(lab.output(2).inner_text())
-    checked, sizes, heads = 0, set(), set()
+    checked, sizes = 0, set()
     times = sorted(answers, key=float)
+    counts = {now: tuple(answers[now][0][:2]) for now in times}
+    # the head has no time: it shows each answer in turn, and nothing else
+    heads = [key for key, _ in groupby(map(_counted, seen.pop("heads")))]
+    assert heads == [key for key, _ in groupby([heads[0], *counts.values()])]
     # what the panel began with is not among them
     seen = {
         part: {now: shown for now, shown in all.items() if float(now) >= float(times[0])}
@@ -131,10 +152,10 @@ def test_every_number_is_the_clusters_at_every_update_and_a_job_looks_alike_ever
         told = dict(re.findall(r"\w+ (\w+) on (\d+)", shown["told"]))
         assert told == {name: str(nodes) for name, (state, nodes) in rows.items() if nodes}, now
         assert len(re.findall(r"\w+ for ", shown["told"])) == pending, now
-        # the kernel draws the head, a little later
-        found = tuple(map(int, re.search(r"(\d+) jobs? .*running, (\d+) waiting", shown["head"]).groups()))
-        assert list(found) in [answers[one][0][:2] for one in times[: times.index(now) + 1][-8:]], now
-        heads.add(found)
+        # the head is told next: it is of this answer, or still of the one before
+        place = times.index(now)
+        before = counts[times[place - 1]] if place else heads[0]
+        assert _counted(shown["head"]) in (before, counts[now]), now
         checked += 1
     for now, shown in seen["tables"].items():
         _, rows = answers[now]
@@ -164,3 +185,17 @@ def test_every_number_is_the_clusters_at_every_update_and_a_job_looks_alike_ever
         assert "stay" in there, kind
     assert all(len(letters) == len(colors) == 1 for letters, colors in looks.values()), looks
     assert len(set().union(*(letters for letters, _ in looks.values()))) == len(NAMES)
+    # and so on the canvas: at the right end, which is now, of the rows of the job that stays
+    canvas = timeline.locator("canvas")
+    x, found = canvas.bounding_box()["width"] - 5, 0
+    (letter,), (color,) = looks["stay"]
+    for row in range(4):
+        y = 12 + 18 * row + 9
+        canvas.hover(position={"x": x, "y": y})
+        said = timeline.get_by_role("status").first.inner_text()
+        colors = set(canvas.evaluate(_PIXELS, [x, y]))
+        own = " stay " in said
+        assert (color in colors) == own, (said, colors)
+        assert not own or f": {letter} stay " in said
+        found += own
+    assert found == 3

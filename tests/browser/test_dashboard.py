@@ -9,6 +9,7 @@ import pytest
 from distributed import Client
 
 import dask_hpc
+from dask_hpc.report.looks import look
 
 pytestmark = pytest.mark.browser
 
@@ -78,7 +79,22 @@ def test_pages_can_be_read(pages, client, screenshots, dark):
 _KNOWS = "text => window.Bokeh?.documents[0]?.to_json_string().includes(JSON.stringify(text).slice(1, -1))"
 
 
-def test_pages_follow_the_cluster(pages, client):
+#: Jobs of a chart with their letters and colours, as the browser has them.
+_COLORS = """() => {
+  const found = new Set();
+  const walk = (one) => {
+    if (one === null || typeof one !== "object") return;
+    const pairs = Array.isArray(one.entries) && one.entries.every(Array.isArray);
+    const { job, color } = pairs ? Object.fromEntries(one.entries) : one;
+    if (Array.isArray(job) && Array.isArray(color)) job.forEach((one, i) => found.add(`${one} ${color[i]}`));
+    Object.values(one).forEach(walk);
+  };
+  walk(JSON.parse(window.Bokeh.documents[0].to_json_string()));
+  return [...found];
+}"""
+
+
+def test_pages_follow_the_cluster_and_show_a_job_by_its_own_letter_and_colour(pages, client):
     decisions = opened(pages, client, "individual-hpc-decisions")
     jobs = opened(pages, client, "individual-hpc-jobs")
     decisions.locator(".dask-hpc").wait_for(timeout=TIMEOUT_MS)
@@ -88,3 +104,10 @@ def test_pages_follow_the_cluster(pages, client):
     job = run_job(client, name)
     decisions.get_by_text(job).first.wait_for(timeout=TIMEOUT_MS)
     jobs.wait_for_function(_KNOWS, arg=job, timeout=TIMEOUT_MS)
+    own = look(job)
+    # without a node it is grey
+    shown = {one for one in jobs.evaluate(_COLORS) if f" {job} " in one and not one.endswith(" #808080")}
+    assert shown == {f"{own.letter} {job} {own.color}"}
+    letter = decisions.locator("tr", has_text=job).first.locator(".letter")
+    color = letter.evaluate("one => getComputedStyle(one).borderBottomColor")
+    assert (letter.inner_text(), color) == (own.letter, f"rgb{tuple(bytes.fromhex(own.color[1:]))}")

@@ -47,6 +47,17 @@ with rt.job("big", nodes=4) as big:
 """
 
 
+#: How many pixels of a bound, and of the draw, the lane of power has, above 18 px of times.
+_LANE = """(canvas) => {
+  const scale = canvas.width / canvas.clientWidth, pen = canvas.getContext("2d");
+  const wide = canvas.width - 150 * scale;
+  const { data } = pen.getImageData(150 * scale, canvas.height - 70 * scale, wide, 52 * scale);
+  const there = Array.from({ length: data.length / 4 }, (_, i) => [data[4 * i], data[4 * i + 1]]);
+  const kinds = [([red, green]) => red > green + 60, ([red]) => red < 120];
+  return kinds.map((kind) => there.filter(kind).length);
+}"""
+
+
 def test_it_moves_while_a_cell_computes(open_notebook, screenshots):
     from playwright.sync_api import expect
 
@@ -58,6 +69,10 @@ def test_it_moves_while_a_cell_computes(open_notebook, screenshots):
     panel.get_by_label("Power").check()
     energy = panel.get_by_role("table", name="Who has drawn what").locator("td").nth(1)
     expect(energy).to_be_visible()
+    # the corridor is a lane of the picture, and a chart of its view
+    expect(panel.get_by_role("img", name=re.compile("^The draw over .*at most 2000 W"))).to_be_visible()
+    expect(shown).to_contain_text(re.compile(r"Now \d+ W are drawn, at most 2000 W\."))
+    assert min(shown.locator("canvas").evaluate(_LANE)) > 50
     lab.select(2)
     lab.page.keyboard.press("Control+Enter")
     prompt = lab.notebook.locator(".jp-CodeCell").nth(2).locator(".jp-InputPrompt")

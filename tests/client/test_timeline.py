@@ -6,7 +6,9 @@ import re
 import time
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
+from matplotlib.image import imread
 
 import dask_hpc
 from dask_hpc.report.page import build_report
@@ -125,6 +127,13 @@ def test_it_is_written_as(seen, tmp_path, kind, begins):
     path = tmp_path / f"run.{kind}"
     seen["whole"].save(path)
     assert path.read_bytes().startswith(begins)
+    own = seen["whole"].spans.looks().values()
+    if kind == "png":
+        pixels = (255 * imread(path)[:, :, :3]).round().astype(int) @ [65536, 256, 1]
+        assert {int(look.color[1:], 16) for look in own} <= {*np.unique(pixels)}
+    elif kind == "svg":
+        labels = [f">{look.letter} {name}<" for look, name in zip(own, ("heat", "late"), strict=True)]
+        assert [one for one in labels + [look.color for look in own] if one not in path.read_text()] == []
     with pytest.raises(ValueError, match=r"allowed: names that end in \.svg, \.png, \.pdf"):
         seen["whole"].save(tmp_path / "run.gif")
 
