@@ -1,4 +1,4 @@
-"""The panel of 100 jobs on 500 nodes and a coupled program, all views open: one page, by keyboard, quick."""
+"""The panel of 100 jobs on 500 nodes and a coupled program, all views full: one page, quick, by keyboard."""
 
 from __future__ import annotations
 
@@ -16,9 +16,14 @@ pytestmark = pytest.mark.browser
 
 pytest.importorskip("anywidget", reason="pip install 'dask-hpc[widgets]'")
 
-#: Of the panel with all views open, on a page 1,200 px wide.
+#: Of the panel with all views open and filled, on a page 1,200 px wide.
 HIGH = 1600
 FRAME_MS = 50.0
+#: Rows of tables beside those of jobs, nodes and decisions.
+FILLED = {
+    "Who has drawn what": 24, "Protected jobs": 50, "Memory of hosts": 50, "Latest version of each name": 50,
+    "I/O by file system": 4, "I/O by job": 50, "Flows of coupled programs": 20,
+}  # fmt: skip
 CELL = f"""
 import sys
 import threading
@@ -44,19 +49,23 @@ thread.join()
 panel = many_jobs.opened(rt)
 panel
 """
-#: How long drawing the tables took, each time, over some updates.
-_TOOK = """(figure) => new Promise((done) => {
+#: How long drawing each figure took over some updates, with the room that the page then gives to all in it.
+_TOOK = """(figures) => Promise.all(figures.map((figure) => new Promise((done) => {
   const times = [];
   const end = () => { seen.disconnect(); done(times); };
-  const seen = new MutationObserver(() => { if (times.push(Number(figure.dataset.took)) === 4) end(); });
+  const seen = new MutationObserver(() => {
+    const began = performance.now();
+    figure.getBoundingClientRect();
+    if (times.push(Number(figure.dataset.took) + performance.now() - began) === 6) end();
+  });
   seen.observe(figure, { attributes: true, attributeFilter: ["data-updates"] });
   setTimeout(end, 20000);
-})"""
+})))"""
 #: Of the jobs that run, in their order, each on as many nodes, the share of what is drawn of them that is
-#: clearly darker than their colour. The picture is below 12 px of marks, and above 18 px of times.
+#: clearly darker than their colour. The picture is below 12 px of marks, above 52 of power and 18 of times.
 _STROKES = """(canvas, [colors, running, nodes, each]) => {
   const scale = canvas.width / canvas.clientWidth, pen = canvas.getContext("2d");
-  const row = (canvas.clientHeight - 30) / nodes;
+  const row = (canvas.clientHeight - 82) / nodes;
   return Array.from({ length: running }, (_, job) => {
     const [, ...parts] = /#(..)(..)(..)/.exec(colors[job % colors.length]);
     const own = parts.reduce((all, part) => all + parseInt(part, 16), 0);
@@ -69,6 +78,17 @@ _STROKES = """(canvas, [colors, running, nodes, each]) => {
 }"""
 
 
+def _frame_ms(*figures):
+    """Milliseconds in which all figures are drawn: the sum of their updates.
+
+    Of six of each the second fastest: others have waited for a core on a machine that does more.
+    """
+    took = figures[0].page.evaluate(_TOOK, [figure.element_handle() for figure in figures])
+    print(f"drawn in {took} ms")
+    assert [len(times) for times in took] == [6] * len(figures)
+    return sum(sorted(times)[1] for times in took)
+
+
 def test_a_large_cluster_fits_on_a_page(open_notebook, screenshots):
     from playwright.sync_api import expect
 
@@ -79,13 +99,19 @@ def test_a_large_cluster_fits_on_a_page(open_notebook, screenshots):
     expect(rows).to_have_count(many_jobs.JOBS)
     expect(tables.locator("ul.heat li")).to_have_count(many_jobs.NODES)
     expect(tables).to_contain_text("40 jobs: ")
-    flows = box.get_by_role("table", name="Flows of coupled programs", exact=True).locator("tbody tr")
-    expect(flows).to_have_text(re.compile("^heat ?running ?1 of 1 ?1.*peak where most blocks are"))
-    took = tables.evaluate(_TOOK)
+    for name, count in FILLED.items():
+        filled = tables.get_by_role("table", name=name, exact=True).locator("tbody tr")
+        expect(filled).to_have_count(count)
+    flows = tables.get_by_role("table", name="Flows of coupled programs", exact=True).locator("tbody tr")
+    expect(flows.first).to_have_text(re.compile("^heat ?running ?1 of 1 ?1.*peak where most blocks are"))
+    expect(tables.get_by_role("img", name=re.compile("^The draw over"))).to_be_visible()
+    timeline = box.get_by_role("group", name="Timeline")
+    frame_ms = _frame_ms(tables, timeline)
     lab.keep(box, screenshots / "many-jobs.png")
-    assert len(took) == 4
-    assert sorted(took)[len(took) // 2] <= FRAME_MS, took
-    assert box.bounding_box()["height"] <= HIGH
+    high = box.bounding_box()["height"]
+    print(f"tables and picture take {frame_ms:.0f} ms; the panel is {high:.0f} px high")
+    assert frame_ms <= FRAME_MS
+    assert high <= HIGH
     # rows are too low for letters; jobs of one colour are told apart by strokes
     sizes = [many_jobs.RUNNING, many_jobs.NODES, many_jobs.NODES // many_jobs.RUNNING]
     strokes = box.locator(".dask-hpc-live canvas").evaluate(_STROKES, [COLORS, *sizes])
@@ -111,8 +137,7 @@ def test_a_large_cluster_fits_on_a_page(open_notebook, screenshots):
     search.fill("")
     tables.get_by_label("State").select_option("pending")
     expect(rows).to_have_count(many_jobs.JOBS - many_jobs.RUNNING)
-    for shown in (tables, flows):
-        assert not [*measures.contrast_faults(shown), *measures.overflow_faults(shown)]
+    assert not [*measures.contrast_faults(tables), *measures.overflow_faults(tables)]
     for dark in (True, False):
         lab.theme(dark=dark)
         assert axe.violations(box) == []
