@@ -60,8 +60,9 @@ def _show(trace: Path, report: ReplayReport) -> None:
         ]
     )
     for flow, row in report.flows.items():
-        known = [f"{name} {value:.4g}" for name, value in row.items() if value is not None]
-        click.echo(f"flow {cell(flow)}, medians: {', '.join(known)}")
+        steps = row["steps"]
+        known = [f"{name} {row[name]:.4g}" for name in row if name != "steps" and row[name] is not None]
+        click.echo(f"flow {cell(flow)}, {steps} steps, medians: {', '.join(known) or 'not known'}")
     if report.first is not None:
         _show_difference(report.first)
 

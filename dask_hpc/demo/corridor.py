@@ -154,8 +154,6 @@ def _until(holds: Callable[[], bool]) -> bool:
 
 def _busy(pairs: Sequence[tuple[Kept, Kept]]) -> str:
     """Why this machine was too busy to keep anything; empty: it was not."""
-    if not all(ours.begun for _, ours in pairs):
-        return f"it was not inside {_PATIENCE_S:.0f} s after its jobs were there"
     # stock Dask executes on all nodes all the time, and the length of the act goes with that of a task
     most = NODES * len(CENTRES_W) * STEP_S / TASK_S
     done = min(stock.tasks for stock, _ in pairs) / most
@@ -176,6 +174,8 @@ def verdict(run: DemoRun) -> Verdict:
         why = _busy(pairs)
         what = "this machine was too busy for the power corridor" if why else ""
         what = what or "the power corridor was kept no better than by chance"
+        if not why and not all(ours.begun for _, ours in pairs):
+            why = f"its jobs had no nodes, or the draw was not inside, after {_PATIENCE_S:.0f} s"
         unpaid = [f"{what}: {outside.change}{f'; {why}' if why else ''}"]
     return Verdict(
         results=told,

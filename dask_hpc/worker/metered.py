@@ -91,7 +91,10 @@ def _whereabouts(store: Store) -> tuple[str, str]:
     protocol = protocols if isinstance(protocols, str) else protocols[0]
     if protocol in _FILES:
         return mount_of(Path(store.path))
-    bucket = store.path.strip("/").partition("/")[0]
+    path = store.path
+    if "://" in path:  # of a web server it is the whole URL
+        protocol, _, path = path.partition("://")
+    bucket = path.strip("/").partition("/")[0]
     return _NO_FILES, f"{protocol}://{bucket}"
 
 
@@ -116,7 +119,7 @@ class MeteredStore(WrapperStore[Store]):
 
     def __getattr__(self, name: str) -> Any:
         # what only this kind of store has: icechunk asks for the session of the store of an array
-        if name.startswith("_"):
+        if name.startswith("_") or name.endswith("_sync"):  # those would not be counted
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self._store, name)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from sources import nothing_left, producers, told, whole
 
 import dask_hpc
 from dask_hpc.errors import CouplingError
+from dask_hpc.scheduler.coupling.flow import Flow
 from dask_hpc.scheduler.rpc.service import of
 from dask_hpc.trace.files import read_trace
 from dask_hpc.trace.steps import FIGURES, step_rows
@@ -135,18 +137,25 @@ async def test_a_step_costs_each_worker_one_message_and_its_value_needs_no_other
 
 @live(workers=2, timeout=60)
 async def test_a_part_that_waits_while_the_other_comes_is_the_last_one_of_its_step(c, s, a, b, monkeypatch):
+    path = f"{a.local_directory}/trace.jsonl"
+    await dask_hpc.install(c, trace_path=path)
     flow, values = await started(c)
-    chunks, flows, brought = [], of(s)._methods["flow_whole"].__self__, []
+    chunks, flows, brought, tries = [], of(s)._methods["flow_whole"].__self__, [], itertools.count()
     await flow.on_step(lambda step, ds: chunks.append(ds["T"].chunks))
-    bring = flows._bring
+    bring, said, say = flows._bring, [], Flow.say
 
     def late(worker, key, *more):
-        if key.endswith("-0-0") and not brought:
+        if key.endswith("-0-0") and (not brought or next(tries) < 5):
             return "later"
         brought.append(key)
         return bring(worker, key, *more)
 
+    def hear(flow, kind, **what):
+        said.append(kind)
+        say(flow, kind, **what)
+
     monkeypatch.setattr(flows, "_bring", late)
+    monkeypatch.setattr(Flow, "say", hear)
     async with producers(s, *HALVES) as made:
         await opened(made)
         for one in made:
@@ -154,8 +163,10 @@ async def test_a_part_that_waits_while_the_other_comes_is_the_last_one_of_its_st
         assert await anext(values) == (0, 0.0)
         await until(lambda: flow._done == 1, "its callback has returned")
     assert ([key[-4:] for key in brought], chunks) == (["-0-1", "-0-0"], [((4, 4), (6,))])
-    await flow.close()
-    await nothing_left(s, a, b)
+    assert said.count("layout") == 1, "however long it waited"
+    # what nobody has closed is in the trace as well
+    await s.close()
+    assert [row["step"] for row in step_rows(read_trace(path).records)["heat"]] == [0]
 
 
 @live(workers=2, timeout=60)

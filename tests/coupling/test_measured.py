@@ -67,7 +67,7 @@ def test_steps_are_learned_from_once_the_flow_has_workers_again():
         # nobody is there
         node_threads=lambda addresses: (0, 0),
     )  # fmt: skip
-    splits = Splits(SimpleNamespace(scheduler=None), workers, None)
+    splits = Splits(SimpleNamespace(scheduler=None, tracing=SimpleNamespace(last_words=[])), workers, None)
     flow = Flow("heat", "hpc-flow-heat-1", (), queue=2, when_full="wait", client="c", places=["a", "b"])
     for turn in range(4):
         flow.measured.whole(2.0 * turn, room=True)
@@ -121,7 +121,7 @@ def test_workers_of_a_role_are_looked_up_now_and_then_and_those_that_go_are_out_
 def test_of_each_of_the_latest_steps_it_is_told_what_its_phases_took_and_what_helpers_left():
     steps = Steps()
     for turn in range(100):
-        steps.begun(turn, 10 * turn)
+        steps.begun(turn, 10 * turn, 2)
         if turn == 98:
             steps.simulated(turn, 1.5)
         steps.whole(turn, 2.0 * turn, room=turn != 98, helper_cores=3)
@@ -145,12 +145,12 @@ def test_of_each_of_the_latest_steps_it_is_told_what_its_phases_took_and_what_he
 def test_the_trace_gets_each_step_once_when_it_is_known_or_not_waited_for_any_more():
     steps, taken = Steps(), []
     for turn in range(40):
-        steps.begun(turn, turn)
+        steps.begun(turn, turn, 2)
         steps.whole(turn, 2.0 * turn, room=True, helper_cores=1)
         if turn != 10:  # its value is given up
             steps.value("mean", turn, "in-situ", (turn, turn + 1.0, 1.0, 0, 0, 8.0), 0)
         taken += steps.take(lambda turn: 1)
-    steps.begun(40, 40)
+    steps.begun(40, 40, 2)
     steps.whole(40, 80.0, room=True, helper_cores=1)
     assert [row["turn"] for row in taken] == [*range(10), *range(11, 26), 10, *range(26, 40)]
     assert all(row["t_s"] == 2.0 * row["turn"] for row in taken)
@@ -160,8 +160,19 @@ def test_the_trace_gets_each_step_once_when_it_is_known_or_not_waited_for_any_mo
     assert steps.take(lambda turn: 1, final=True) == []
     # and what nobody takes is forgotten
     for turn in range(41, 1000):
-        steps.begun(turn, turn)
+        steps.begun(turn, turn, 2)
     assert len(steps._steps) + len(steps._gone) <= 32
+
+
+def test_the_trace_waits_for_values_that_come_late_of_as_many_steps_as_are_in_flight():
+    steps, taken = Steps(), []
+    for turn in range(60):
+        steps.begun(turn, turn, 40)
+        steps.whole(turn, float(turn), room=True, helper_cores=1)
+        if turn >= 39:
+            steps.value("mean", turn - 39, "in-situ", (0.0, 1.0, 1.0, 0, 0, 8.0), 0)
+        taken += steps.take(lambda turn: 1)
+    assert [(row["turn"], row["in_situ_s"]) for row in taken] == [(turn, 1.0) for turn in range(21)]
 
 
 def test_where_blocks_lie_is_looked_at_step_by_step_though_a_place_is_ahead():

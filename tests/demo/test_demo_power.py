@@ -58,7 +58,9 @@ def test_of_a_machine_that_was_too_busy_it_is_said_in_place_of_a_verdict():
     assert unpaid(240).startswith("the power corridor was kept no better than by chance: 2000 to 2000 W s")
     assert unpaid(239).startswith("this machine was too busy for the power corridor: 2000 to 2000 W s;")
     assert unpaid(239).endswith("stock Dask did 50% of the tasks that there was time for")
-    assert unpaid(600, begun=False).endswith("it was not inside 20 s after its jobs were there")
+    # what is ours to do is not the machine's fault
+    assert unpaid(600, begun=False).startswith("the power corridor was kept no better than by chance")
+    assert unpaid(600, begun=False).endswith("had no nodes, or the draw was not inside, after 20 s")
     assert unpaid(100, outside_ws=1000.0) == unpaid(600, outside_ws=1000.0, begun=False) == ""
 
 

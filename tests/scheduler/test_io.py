@@ -15,6 +15,7 @@ import xarray as xr
 import zarr
 from distributed.metrics import context_meter
 from distributed.protocol.pickle import dumps, loads
+from fsspec.asyn import AsyncFileSystem
 from helpers import live, record, started, until, within
 from zarr.storage import FsspecStore, LocalStore, MemoryStore, WrapperStore
 
@@ -237,6 +238,12 @@ def test_a_dataset_of_xarray_goes_through_it_and_comes_back(tmp_path):
     xr.testing.assert_identical(xr.open_zarr(tmp_path / "d", consolidated=False).load(), dataset)
 
 
+class Web(AsyncFileSystem):
+    """As fsspec's own, which needs aiohttp."""
+
+    protocol = "http", "https"
+
+
 def test_stores_of_fsspec_are_counted_by_where_they_are(tmp_path):
     folder, on = tmp_path / "a", {"auto_mkdir": True}
     values = np.random.default_rng(2).random((8, 6))
@@ -244,6 +251,8 @@ def test_stores_of_fsspec_are_counted_by_where_they_are(tmp_path):
     url, mapper = metered("memory://bucket/url"), metered(fsspec.get_mapper("memory://bucket/mapper"))
     assert (files.kind, files.target) == mount_of(folder) == (metered(f"file://{folder}").kind, files.target)
     assert [(one.kind, one.target) for one in (url, mapper)] == [("store", "memory://bucket")] * 2
+    # of a web server the path is the whole URL
+    assert metered(FsspecStore(Web(asynchronous=True), path="https://host.example/a/b")).target == "https://host.example"
     for store in (files, url, mapper):
         moved = Counter()
         with context_meter.add_callback(lambda name, value, unit, moved=moved: moved.update({name: value})):
@@ -262,6 +271,8 @@ def test_it_has_what_only_its_store_has():
 
     assert loads(dumps(metered(Versioned(), "t"))).session == "a session"
     assert not hasattr(metered(MemoryStore()), "session")
+    # nothing goes past what is counted
+    assert not any(hasattr(metered(MemoryStore()), f"{way}_sync") for way in ("get", "set", "delete"))
 
 
 def test_it_travels_and_is_equal_to_its_like(tmp_path):

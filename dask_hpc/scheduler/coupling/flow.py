@@ -217,7 +217,7 @@ class Flow:
         self.begun_s = now_s
         for turn in range(given, self.turns.given):
             step = self.turns.flight[turn]
-            self.steps.begun(turn, step)
+            self.steps.begun(turn, step, self.queue)
             self.say("begun", turn=turn, step=step)
 
     def done(self, turn: int) -> None:

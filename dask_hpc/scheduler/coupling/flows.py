@@ -313,9 +313,11 @@ class Flows:
         if not self._took(found, place, step, turn) or found.failed:
             return False
         key = found.key(turn, place)
+        seen_last: bool | None = None
         while True:
-            # which place is the last one of a turn is known once it can have its data
-            if why := found.laid_out(place, turn, layout):
+            # which place is the last one of a turn may not be known before it can have its data
+            last, seen_last = seen_last, found.turns.completes(place, turn)
+            if last is not seen_last and (why := found.laid_out(place, turn, layout)):
                 found.fail(f"flow {found.name!r} has failed: {why}")
                 return False
             self.splits.aim(found, turn)

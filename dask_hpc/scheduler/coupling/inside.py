@@ -60,7 +60,7 @@ class Inside:
             self._values.expect(flow, analysis, range(turn, turn + 1))
         flow.inside, flow.inside_over, flow.inside_failed, flow.own_turns = True, False, "", turn + 1
         flow.own_flight.add(turn)
-        flow.steps.begun(turn, step)
+        flow.steps.begun(turn, step, flow.queue)
         flow.places = self._workers.of_nodes(nodes)
         flow.own_threads = ceil(len(nodes) / len(set(nodes)))
         self._splits.share(flow)

@@ -66,6 +66,7 @@ class Splits:
         #: Helper cores of flows, and what they depend on.
         self._cores: dict[str, tuple[Any, int]] = {}
         self._asked_s = 0.0
+        engine.tracing.last_words.append(self._last_words)
 
     # ------------------------------------------------------------------- what is seen
 
@@ -215,6 +216,11 @@ class Splits:
             self._cores.pop(flow.name, None)
         if self._workers.lent or self._workers.leaving:
             self._settle()
+
+    def _last_words(self) -> None:
+        """The trace ends before flows do."""
+        for flow in self._flows.values():
+            self._trace(flow, final=True)
 
     def _trace(self, flow: Flow, final: bool = False) -> None:
         """Have what is known of steps in the trace file, if there is one: for memory they are too many."""

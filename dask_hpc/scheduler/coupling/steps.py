@@ -43,10 +43,10 @@ class Steps:
         #: Of the last step that was whole: its turn, when that was, and whether the next one found room.
         self._last: tuple[int, float, bool] | None = None
 
-    def begun(self, turn: int, step: int) -> None:
-        """A step has begun, which its producers number so."""
+    def begun(self, turn: int, step: int, in_flight: int) -> None:
+        """A step has begun, which its producers number so; so many may be in flight at once."""
         self._steps[turn] = _Step(step)
-        if len(self._steps) > _REMEMBERED:
+        if len(self._steps) > max(_REMEMBERED, in_flight + 1):
             oldest = next(iter(self._steps))
             gone = self._steps.pop(oldest)
             if not gone.taken:

@@ -56,7 +56,7 @@ def guards_of(view: ClusterSnapshot, power: PowerView | None) -> tuple[SumGuard 
     lower_w, upper_w = allowed_w(power, 0.0, (least_w, most_w))
     note = why_narrower(power, 0.0) if (lower_w, upper_w) != (power.lower_w, power.upper_w) else ""
     if (least_w, most_w) != known_w:
-        note += f"{'; ' * bool(note)}the forecast reaches from {least_w:g} to {most_w:g} W now"
+        note += f"{'; ' * bool(note)}with what is forecast beyond what is known"
 
     def more_w(which: int) -> Any:
         def cost(job: JobView, nodes: int) -> float:
@@ -85,11 +85,20 @@ def guards_of(view: ClusterSnapshot, power: PowerView | None) -> tuple[SumGuard 
 def _foreseen_w(
     view: ClusterSnapshot, power: PowerView, known_w: tuple[float, float]
 ) -> tuple[float, float]:
-    """Least and most watts at the present sizes, with the forecast as `power-aware` has it."""
+    """Least and most watts at the present sizes, with the forecast as `power-aware` has it.
+
+    It reaches whole fiftieths beyond what is known: it trembles, and each reason that differs is told.
+    """
     if power.forecast_w is None:
         return known_w
     least_w, most_w = power.forecast_w
-    return expected_w(view, replace(power, min_w=least_w, max_w=most_w), _TERMS)
+    foreseen_w = expected_w(view, replace(power, min_w=least_w, max_w=most_w), _TERMS)
+    step_w = known_w[1] / 50 or 1.0
+    low_w, high_w = (
+        known + step_w * int((reach - known) / step_w)
+        for known, reach in zip(known_w, foreseen_w, strict=True)
+    )
+    return low_w, high_w
 
 
 def _nothing_more(power: PowerView) -> VetoGuard:

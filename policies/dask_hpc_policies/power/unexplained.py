@@ -90,29 +90,32 @@ def noted(
     if view.adapting or draw_w is None or power.max_w is None:
         return replace(before, last_s=None)
     since_s = 0.0 if before.last_s is None else max(0.0, view.now_s - before.last_s)
-    if before.last_s is not None and since_s < every_s:
+    if before.last_s is not None and (since_s <= 0.0 or since_s < every_s):
         return before
     time_s = before.time_s + since_s
     sizes = {job.id: job.nodes for job in view.jobs if job.nodes and not job.is_default}
     sizes[""] = view.idle_nodes
     known_w = power.max_w - power.base_w
-    now = replace(before, time_s=time_s, last_s=view.now_s, sizes=sizes, known_w=known_w)
-    if sizes == before.sizes and known_w > before.known_w:
-        # what jobs are known to draw now does not count twice
-        more_w = known_w - before.known_w
-        lower, upper = (_Level(max(0.0, one.told_w - more_w)) for one in (before.lower, before.upper))
-        return replace(now, lower=lower, upper=upper)
     beyond_w, little_w = draw_w - power.max_w, _LITTLE_SHARE * draw_w
+    levels = before.lower, before.upper
+    if sizes == before.sizes:
+        if abs(more_w := known_w - before.known_w) <= little_w:
+            # what is known trembles
+            known_w = before.known_w
+        else:
+            # what jobs are known to draw now does not count twice
+            levels = _known(before.lower, more_w), _known(before.upper, more_w)
+    now = replace(before, time_s=time_s, last_s=view.now_s, sizes=sizes, known_w=known_w)
     above = is_above(replace(power, draw_w=draw_w), 0.0)
     ended = not before.sizes.keys() <= sizes.keys()
     goes_s, went_s = STAYS_S if ended else before.goes_s, before.went_s
     lower, upper = (
         _moved(level, time_s, beyond_w, little_w, above, patience_s)
-        for level, patience_s in ((before.lower, STAYS_S), (before.upper, goes_s))
+        for level, patience_s in zip(levels, (STAYS_S, goes_s), strict=True)
     )
-    if upper.told_w < before.upper.told_w:
+    if upper.told_w < levels[1].told_w:
         went_s = time_s
-    elif upper.told_w > before.upper.told_w and went_s is not None:
+    elif upper.told_w > levels[1].told_w and went_s is not None:
         again = time_s - went_s < _AGAIN * goes_s
         goes_s, went_s = max(GOES_S, min(MOST_GOES_S, 2 * goes_s)) if again else GOES_S, None
     return replace(now, lower=lower, upper=upper, goes_s=goes_s, went_s=went_s)
@@ -132,6 +135,15 @@ def unexplained(power: PowerView) -> str:
     """What of the draw is not explained, in words; empty: nothing."""
     most_w = power.unexplained_w[1]
     return f" ({most_w:g} W more than is known of jobs and nodes)" if most_w else ""
+
+
+def _known(level: _Level, more_w: float) -> _Level:
+    """`level` after so many watts more have become known; fewer: what counts has yet to be seen."""
+    more, less = (
+        None if run is None else replace(run, nearest_w=run.nearest_w - more_w)
+        for run in (level.more, level.less)
+    )
+    return _Level(max(0.0, level.told_w - max(0.0, more_w)), more, less)
 
 
 def _moved(

@@ -54,6 +54,6 @@ def test_steps_are_held_to_the_forecast_and_nothing_is_moved_for_it(forecast_w, 
     view = picture(forecast_w)
     found, why = size(view, Expand(job="a", nodes=8, reason=WHY))
     assert found == grown
-    assert ("the forecast reaches from" in why) is (grown < 8)
+    assert ("with what is forecast" in why) is (grown < 8)
     assert size(view, Shrink(job="a", nodes=2, reason=WHY))[0] == shrunk
     assert not [one for one in amended(view, Decision()).actions if isinstance(one, (Expand, Shrink))]

@@ -194,3 +194,35 @@ def test_what_jobs_come_to_be_known_for_does_not_count_twice() -> None:
     power = world.sample(30, *world.view())
     assert world.memory.watts == (100.0, 100.0)
     assert (power.max_w, power.unexplained_w) == (8 * 150 + 100, (100.0, 100.0))
+
+
+def told_w(known_w: Callable[[int], float], drawn: float = 1500.0, seconds: int = 600, samples: int = 1):
+    """What counts, second by second, of a draw beside what is known of two jobs that keep their sizes."""
+    view, power = World([100.0, 100.0], [4, 4], 0.0, 1000.0, lambda t_s, sizes: 0.0).view()
+    memory, told = Unexplained(), []
+    for t_s in range(seconds):
+        for _ in range(samples):
+            at, known = replace(view, now_s=float(t_s)), known_w(t_s)
+            memory = noted(memory, at, replace(power, min_w=known, max_w=known, draw_w=drawn), drawn)
+        told.append(memory.watts[1])
+    return told
+
+
+def test_what_is_known_of_jobs_may_tremble() -> None:
+    # up and down by one in a hundred, every ten seconds and every second
+    for every_s in (10, 1):
+        told = told_w(lambda t_s, every_s=every_s: 840.0 + 12.0 * (t_s // every_s % 2))
+        assert set(told[40:]) <= {float(watts) for watts in range(648, 661)}
+        assert len(set(told[100:])) == 1
+
+
+def test_what_becomes_known_counts_no_more_beside_it_and_what_was_seen_stays() -> None:
+    told = told_w(lambda t_s: 840.0 if t_s < 30 else 1140.0)
+    assert (told[29], told[30], told[-1]) == (660.0, 360.0, 360.0)
+    # before it counts, too: the twenty seconds go on
+    told = told_w(lambda t_s: 840.0 if t_s < 15 else 1140.0, seconds=25)
+    assert (told[15], told[24]) == (0.0, 360.0)
+
+
+def test_samples_of_one_moment_are_one() -> None:
+    assert told_w(lambda t_s: 840.0, seconds=3, samples=30)[-1] == 0.0

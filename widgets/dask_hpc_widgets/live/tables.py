@@ -85,7 +85,7 @@ class TablesPart:
     def whole(self) -> dict[str, Any]:
         """All that a page begins with."""
         with self._lock:
-            news = {name: told.whole() for name, told in self._told.items()}
+            news = {name: told.whole() for name, told in self._told.items() if told.begun}
             return {**self._moment(), "all": True, "views": news}
 
     # ------------------------------------------------------------ with the lock
@@ -95,7 +95,8 @@ class TablesPart:
 
     def _moment(self) -> dict[str, Any]:
         """What every message tells."""
-        return {"n": self.number, "now": self._now(self._picture), "open": list(self._told)}
+        shown = [name for name, told in self._told.items() if told.begun]
+        return {"n": self.number, "now": self._now(self._picture), "open": shown}
 
     def _news(self, allowed_bytes: int) -> tuple[dict[str, Any], int]:
         found: dict[str, Any] = {}

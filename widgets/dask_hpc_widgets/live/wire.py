@@ -51,6 +51,11 @@ class Told:
         #: The row that is looked at first the next time.
         self._first: Hashable = None
 
+    @property
+    def begun(self) -> bool:
+        """Whether the browser knows its columns."""
+        return bool(self._head)
+
     def news(self, table: Table, allowed_bytes: int) -> tuple[News, int]:
         """What the browser does not know of `table`, in about so many bytes, and how many it is.
 

@@ -22,10 +22,12 @@ def register(view: View) -> None:
     TypeError
         When it is no `View`.
     ValueError
-        When another view has its name.
+        When another view has its name, or there is a "/" in it: so the second tables of views are named.
     """
     if not isinstance(view, View):
         raise TypeError(f"register takes a View(name=..., title=..., html=...), not {view!r}")
+    if "/" in view.name:
+        raise ValueError(f"a view is named {view.name!r}; a name has no '/'")
     if _views.get(view.name, view) != view:
         raise ValueError(f"a view named {view.name!r} is registered; choose another name")
     _views[view.name] = view
