@@ -96,6 +96,16 @@ def test_what_one_leaves_when_it_ends_is_the_others_at_once() -> None:
     assert advance(first, works, 1, 6.0).clock_s == pytest.approx(4.0)
 
 
+def test_who_has_ended_is_served_to_its_end_there_and_then_forgotten() -> None:
+    short, long = work("short", 4.0, user="a", width=0), work("long", 10.0, user="b")
+    first = advance(Virtual(), [short, long], 1, 0.0)
+    later = advance(first, [long], 1, 6.0)
+    assert later.served_s == pytest.approx({"short": 3.0, "long": 3.0})
+    assert advance(later, [long], 1, 4.0).served_s == pytest.approx({"long": 6.0})
+    # who takes its work over is served in its place
+    assert taken_over(later, "short", "heir", 9.0).works.keys() == {"long"}
+
+
 def test_every_slot_goes_to_who_is_next_until_that_can_use_no_more() -> None:
     most = {"a": 3, "b": 2, "c": 9}
     assert dealt(["b", "gone", "a", "c"], most, 4) == {"b": 2, "a": 2, "c": 0}

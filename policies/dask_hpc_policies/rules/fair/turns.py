@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dask_hpc_policies.rules.fair.shares import common_level
 
@@ -49,11 +49,19 @@ class Virtual:
     served_s: Mapping[str, float] = field(default_factory=dict)
     #: Its clock: what a job of weight 1 has been served, had one been there all the time.
     clock_s: float = 0.0
+    #: What was known of the jobs that it still serves, by id: some of them may have ended.
+    works: Mapping[str, Work] = field(default_factory=dict)
 
 
 def advance(virtual: Virtual, works: Collection[Work], threads: int, seconds: float) -> Virtual:
-    """The virtual cluster `seconds` later. Who has ended there is served no more."""
-    served_s = virtual.served_s
+    """The virtual cluster `seconds` later. Who has ended there is served no more.
+
+    Who has ended, but not there, is not among `works` any more and is served to its end: else those that were
+    to wait for it would get ahead of who comes later.
+    """
+    served_s, present = virtual.served_s, {work.id for work in works}
+    gone = [work for id, work in virtual.works.items() if id not in present]
+    works = [*works, *(replace(work, width=max(1, work.width)) for work in gone)]
     after = {work.id: min(served_s.get(work.id, 0.0), work.done_s + work.left_s) for work in works}
     known = [work for work in works if work.id in served_s and work.width > 0]
     clock_s = virtual.clock_s
@@ -69,7 +77,8 @@ def advance(virtual: Virtual, works: Collection[Work], threads: int, seconds: fl
             after[work.id] = min(after[work.id] + share * step_s, work.done_s + work.left_s)
         seconds -= step_s
         clock_s += level * step_s
-    return Virtual(after, clock_s)
+    left = {work.id: work for work in works if _left_s(work, after) > _NOTHING_S}
+    return Virtual({id: s for id, s in after.items() if id in present or id in left}, clock_s, left)
 
 
 def ends(virtual: Virtual, works: Collection[Work]) -> dict[str, float]:
@@ -94,7 +103,8 @@ def taken_over(virtual: Virtual, id: str, heir: str, done_s: float) -> Virtual:
     served_s = dict(virtual.served_s)
     if id in served_s:
         served_s[heir] = served_s.get(heir, 0.0) + min(served_s.pop(id), done_s)
-    return Virtual(served_s, virtual.clock_s)
+    works = {other: work for other, work in virtual.works.items() if other != id}
+    return Virtual(served_s, virtual.clock_s, works)
 
 
 def in_turn(virtual: Virtual, works: Collection[Work]) -> list[str]:
