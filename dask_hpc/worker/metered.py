@@ -52,6 +52,8 @@ def metered(store: Any, target: str | None = None) -> MeteredStore:
         For what is none of these, and a target that is no text.
     ValueError
         For an empty target, and a URL of a protocol that fsspec does not know.
+    ImportError
+        For a URL whose protocol needs a package that is not installed; the message names it.
     """
     store = _opened(store)
     if not isinstance(store, Store):

@@ -382,7 +382,8 @@ async def test_blocks_that_come_while_the_task_of_a_failed_step_runs_leave_the_w
     gate = Gate()
     running = c.submit(through, 5, gate=gate, key="flow-3-0")
     await until(lambda: gate.arrived == 1, "it runs")
-    await Receiver(a)._whole(SimpleNamespace(flow="flow", number=0), 7, 3, {0: []})
+    step = SimpleNamespace(blocks={0: []}, layouts={0: []})
+    await Receiver(a)._whole(SimpleNamespace(flow="flow", number=0), 7, 3, step)
     gate.open()
     assert await running == 5
     assert a.address in s.workers

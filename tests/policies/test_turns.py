@@ -9,7 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_hpc_policies.rules.fair.turns import Virtual, Work, advance, dealt, ends, in_turn, taken_over
+from dask_hpc_policies.rules.fair.turns import (
+    Virtual,
+    Work,
+    advance,
+    ahead_s,
+    dealt,
+    ends,
+    in_turn,
+    taken_over,
+    without,
+)
 
 #: Step of the served cluster below, in seconds.
 STEP_S = 0.25
@@ -102,8 +112,17 @@ def test_who_has_ended_is_served_to_its_end_there_and_then_forgotten() -> None:
     later = advance(first, [long], 1, 6.0)
     assert later.served_s == pytest.approx({"short": 3.0, "long": 3.0})
     assert advance(later, [long], 1, 4.0).served_s == pytest.approx({"long": 6.0})
+    # who gives up is not
+    assert advance(without(first, "short"), [long], 1, 6.0).served_s == pytest.approx({"long": 6.0})
     # who takes its work over is served in its place
     assert taken_over(later, "short", "heir", 9.0).works.keys() == {"long"}
+
+
+def test_how_far_each_is_ahead_of_its_share() -> None:
+    works = [work("first", 4.0, user="a"), work("second", 4.0, user="b")]
+    served = advance(advance(Virtual(), works, 1, 0.0), works, 1, 3.0)
+    done = [work("first", 1.0, done_s=3.0, user="a"), works[1]]
+    assert ahead_s(advance(served, done, 1, 0.0)) == pytest.approx({"first": 1.5, "second": -1.5})
 
 
 def test_every_slot_goes_to_who_is_next_until_that_can_use_no_more() -> None:

@@ -57,7 +57,10 @@ async def test_a_question_is_answered_beside_a_job_that_has_the_only_node(c, s, 
         assert record(s, large).lent_tasks == lent
         # and nobody starves
         assert await within(c.gather(backlog[:100])) == list(range(100))
+        assert large.id in engine(s).turns.ahead_s()
         await large.cancel()
+        # what it has not done is to be served nowhere
+        assert large.id not in engine(s).turns.ahead_s()
 
 
 @live(1, lend="5 s")
@@ -173,7 +176,7 @@ async def test_jobs_with_nodes_take_turns_where_the_policy_says_so(c, s, a, b, p
         with dask.annotate(hpc_job=small.id):
             answers = c.map(a_while, range(40), key="small", pure=False)
         if takes_turns:
-            await until(lambda: engine(s).turns.ahead_s.get(small.id, 0.0) > 0.03, "it is served first")
+            await until(lambda: engine(s).turns.ahead_s().get(small.id, 0.0) > 0.03, "it is served first")
         assert await within(c.gather(answers)) == list(range(40))
         # both nodes served it, as if its user had a priority
         assert (record(s, small).borrowed_tasks > 10) is takes_turns

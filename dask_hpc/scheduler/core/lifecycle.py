@@ -208,6 +208,8 @@ class Lifecycle:
         if event == "complete":
             state.jobs.completed(job, state.nodes_up(job), state.now_s())
             job.step("close")
+        else:
+            self.turns.left(job)
         job.end_s = state.now_s()
         job.reason = text
         nodes = state.nodes_of(job)

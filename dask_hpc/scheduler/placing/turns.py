@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from dask_hpc.scheduler.internals import durations
 from dask_hpc.scheduler.tables.jobs import JobRecord
 from dask_hpc.scheduler.tables.state import State
-from dask_hpc_policies.rules.fair.turns import Virtual, Work, advance, ends, in_turn, taken_over
+from dask_hpc_policies.rules.fair.turns import (
+    Virtual,
+    Work,
+    advance,
+    ahead_s,
+    ends,
+    in_turn,
+    taken_over,
+    without,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,8 +48,6 @@ class Turns:
         self._order_by = order_by
         self._virtual = Virtual()
         self._at_s = state.now_s()
-        #: Thread-seconds that each job had been served ahead of its share at the last look, by id.
-        self.ahead_s: dict[str, float] = {}
         #: Place of each job in the order of service, by id.
         self._place: dict[str, int] = {}
         #: When each job that has something to do ends, on the virtual cluster's clock, by id.
@@ -55,9 +62,6 @@ class Turns:
         threads = sum([ws.nthreads for ws in self.state.scheduler.running])
         self._virtual = advance(self._virtual, works, threads, now_s - self._at_s)
         self._at_s = now_s
-        self.ahead_s = {
-            work.id: round(work.done_s - self._virtual.served_s[work.id], 3) for work in works
-        }
         self._place = {id: place for place, id in enumerate(in_turn(self._virtual, works))}
         if not self._end:
             return
@@ -71,6 +75,14 @@ class Turns:
     def place(self, job: JobRecord) -> int:
         """Place of the job in the order of service when it was last looked at."""
         return self._place.get(job.id, len(self._place))
+
+    def ahead_s(self) -> dict[str, float]:
+        """Thread-seconds that each job had done ahead of its share when this was looked at last, by id."""
+        return ahead_s(self._virtual)
+
+    def left(self, job: JobRecord) -> None:
+        """Forget a job that has ended before its work was done."""
+        self._virtual = without(self._virtual, job.id)
 
     def join(self, job: JobRecord) -> None:
         """Let a new job that asked for no nodes take turns, if the policy says so."""

@@ -33,6 +33,7 @@ class LendingTerms:
         if self._windows.producers:
             told["keep"] = sorted(self._windows.producers)
         ahead_s = self._ahead_s()
-        if turns := {job.id: ahead_s.get(job.id, 0.0) for job in self._state.jobs.named if job.undeclared}:
-            told["turns"] = turns
+        named = [job.id for job in self._state.jobs.named if job.undeclared]
+        if named:
+            told["turns"] = {id: round(ahead_s.get(id, 0.0), 3) for id in named}
         return {"lending": told}

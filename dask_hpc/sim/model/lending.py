@@ -46,10 +46,11 @@ def lent_from(view: ClusterSnapshot, views: Sequence[JobView], lend_s: float | N
     saturation, keep = found.get("saturation"), found.get("keep", ())
     known = float(saturation) if isinstance(saturation, (int, float)) else None
     turns = found.get("turns")
+    ahead_s = turns if isinstance(turns, Mapping) else {}
     return Lent(
         limit_s=float(limit_s),
         threads=threads,
         ahead=int(sent_ahead(threads, known)),
         tasks={job.id: job.unfinished_tasks for job in views if job.unfinished_tasks and job.id not in keep},
-        turns={id: float(ahead_s) for id, ahead_s in turns.items()} if isinstance(turns, Mapping) else {},
+        turns={id: float(one) for id, one in ahead_s.items() if isinstance(one, (int, float))},
     )

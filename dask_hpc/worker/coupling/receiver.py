@@ -40,7 +40,9 @@ _HOLD_S = 1.0
 class _Step:
     #: What becomes of it, by word of the scheduler.
     verdict: asyncio.Task[int | None]
+    #: Of each producer, and where they lie: field, begin and shape of each.
     blocks: dict[int, list[Block]] = field(default_factory=dict)
+    layouts: dict[int, list[Any]] = field(default_factory=dict)
 
 
 @dataclass
@@ -186,9 +188,13 @@ class Receiver:
         if layout != producer.layout:
             # until the step is taken it may be refused, and blocks of others be laid there
             producer.layout = None
-            if why := await self._tell("flow_lie", flow=place.flow, rank=rank, step=number, layout=layout):
+            try:
+                why = await self._tell("flow_lie", flow=place.flow, rank=rank, step=number, layout=layout)
+                if why:
+                    raise ValueError(why)
+            except (ValueError, DaskHPCError):
                 del blocks
-                raise ValueError(why)
+                raise
         for earlier, open_step in place.steps.items():
             if earlier < number and rank not in open_step.blocks:
                 del blocks
@@ -209,10 +215,10 @@ class Receiver:
         if turn is None:
             place.steps.pop(number, None)
             return False
-        step.blocks[rank], producer.layout = blocks, layout
+        step.blocks[rank], step.layouts[rank], producer.layout = blocks, layout, layout
         if step.blocks.keys() == place.members:
             place.steps.pop(number, None)
-            task = asyncio.ensure_future(self._told(place, number, turn, step.blocks))
+            task = asyncio.ensure_future(self._told(place, number, turn, step))
             self._running.add(task)
             task.add_done_callback(self._running.discard)
         return True
@@ -235,19 +241,18 @@ class Receiver:
         place.room = answer["room"]
         return turn
 
-    async def _told(self, place: _Place, number: int, turn: int, blocks: Mapping[int, Any]) -> None:
+    async def _told(self, place: _Place, number: int, turn: int, step: _Step) -> None:
         async with place.telling:
             if place.holding:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(place.going.wait(), _HOLD_S)
-            await self._whole(place, number, turn, blocks)
+            await self._whole(place, number, turn, step)
 
-    async def _whole(
-        self, place: _Place, number: int, turn: int, blocks: Mapping[int, Sequence[Block]]
-    ) -> None:
+    async def _whole(self, place: _Place, number: int, turn: int, step: _Step) -> None:
         """Have the blocks of a step become data."""
         worker = self._worker
-        made = tuple(block for rank in sorted(blocks) for block in blocks[rank])
+        ranks = sorted(step.blocks)
+        made = tuple(block for rank in ranks for block in step.blocks[rank])
         bundle = Bundle(number, made)
         key = block_key(place.flow, turn, place.number)
         if runs(worker, key):
@@ -255,7 +260,7 @@ class Receiver:
             logger.info("Step %d of %s is left out: it is not awaited any more", number, place.flow)
             return
         worker.update_data({key: bundle}, stimulus_id=_STIMULUS)
-        layout: list[Any] = [[block.field, list(block.at), list(block.array.shape)] for block in made]
+        layout = [lie for rank in ranks for lie in step.layouts[rank]]
         arguments = {
             "flow": place.flow, "turn": turn, "step": number, "place": place.number,
             "worker": worker.address, "nbytes": sizeof(bundle), "type_name": typename(Bundle),

@@ -49,7 +49,7 @@ class Virtual:
     served_s: Mapping[str, float] = field(default_factory=dict)
     #: Its clock: what a job of weight 1 has been served, had one been there all the time.
     clock_s: float = 0.0
-    #: What was known of the jobs that it still serves, by id: some of them may have ended.
+    #: What is known of the jobs that are there, and was of those that have ended and it still serves, by id.
     works: Mapping[str, Work] = field(default_factory=dict)
 
 
@@ -77,8 +77,8 @@ def advance(virtual: Virtual, works: Collection[Work], threads: int, seconds: fl
             after[work.id] = min(after[work.id] + share * step_s, work.done_s + work.left_s)
         seconds -= step_s
         clock_s += level * step_s
-    left = {work.id: work for work in works if _left_s(work, after) > _NOTHING_S}
-    return Virtual({id: s for id, s in after.items() if id in present or id in left}, clock_s, left)
+    kept = {work.id: work for work in works if work.id in present or _left_s(work, after) > _NOTHING_S}
+    return Virtual({id: after[id] for id in kept}, clock_s, kept)
 
 
 def ends(virtual: Virtual, works: Collection[Work]) -> dict[str, float]:
@@ -103,8 +103,20 @@ def taken_over(virtual: Virtual, id: str, heir: str, done_s: float) -> Virtual:
     served_s = dict(virtual.served_s)
     if id in served_s:
         served_s[heir] = served_s.get(heir, 0.0) + min(served_s.pop(id), done_s)
-    works = {other: work for other, work in virtual.works.items() if other != id}
+    return replace(without(virtual, id), served_s=served_s)
+
+
+def without(virtual: Virtual, id: str) -> Virtual:
+    """The virtual cluster after a job has given up: what it has not done is not to be served there."""
+    served_s, works = dict(virtual.served_s), dict(virtual.works)
+    served_s.pop(id, None)
+    works.pop(id, None)
     return Virtual(served_s, virtual.clock_s, works)
+
+
+def ahead_s(virtual: Virtual) -> dict[str, float]:
+    """Seconds of a slot that each job has done more than it was served there, by id; less than 0: fewer."""
+    return {id: work.done_s - virtual.served_s[id] for id, work in virtual.works.items()}
 
 
 def in_turn(virtual: Virtual, works: Collection[Work]) -> list[str]:
