@@ -22,6 +22,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from distributed.core import Status
+
 from dask_hpc.checkpoint.blobs import Home
 from dask_hpc.checkpoint.record import read_records, records
 from dask_hpc.errors import CheckpointError, WorkerError
@@ -118,6 +120,10 @@ class LeftBehind:
             await asyncio.to_thread(collect, max(_END_S, float(wanted["result"]["linger_s"])))
         except (OSError, WorkerError) as error:
             logger.warning("What earlier clusters have left in memory was not taken over: %s", error)
+        except RuntimeError:
+            # what a pool of connections says that its worker has closed
+            if self._worker.status not in (Status.closing, Status.closed, Status.failed):
+                raise
 
     async def _settled(self, folder: Path, me: Owner, began_s: float, wanted: Any) -> bool:
         """Take over a folder if it was left; whether it is known what becomes of it."""

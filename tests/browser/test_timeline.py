@@ -72,7 +72,9 @@ def test_it_moves_while_a_cell_computes(open_notebook, screenshots):
     # the corridor is a lane of the picture, and a chart of its view
     expect(panel.get_by_role("img", name=re.compile("^The draw over .*at most 2000 W"))).to_be_visible()
     expect(shown).to_contain_text(re.compile(r"Now \d+ W are drawn, at most 2000 W\."))
-    assert min(shown.locator("canvas").evaluate(_LANE)) > 50
+    # what was drawn grows into it
+    canvas = shown.locator("canvas").element_handle()
+    lab.page.wait_for_function(f"(canvas) => Math.min(...({_LANE})(canvas)) > 50", arg=canvas)
     lab.select(2)
     lab.page.keyboard.press("Control+Enter")
     prompt = lab.notebook.locator(".jp-CodeCell").nth(2).locator(".jp-InputPrompt")

@@ -31,8 +31,10 @@ def taken(worker: Any, needs: Mapping[Any, int], note: dict[str, Any], name: str
     """
     begin_s, ready_s = epoch_s(), _ready_s()
     yield
+    # within the time between both looks at the clock: else it could be longer than that
+    waited_s = _ready_s() - ready_s
     end_s = epoch_s()
-    core_s = max(0.0, end_s - begin_s - (_ready_s() - ready_s))
+    core_s = max(0.0, end_s - begin_s - waited_s)
     note[name] = [begin_s, end_s, core_s, *_fetched(worker, needs), float(sum(needs.values()))]
 
 
