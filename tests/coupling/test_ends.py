@@ -19,6 +19,7 @@ from dask_hpc.coupling import source
 from dask_hpc.errors import CouplingError
 from dask_hpc.wire import ROLE_RESOURCE
 from dask_hpc.worker.coupling import receiver
+from dask_hpc_policies.coupling.contract import block_key
 
 
 @live(workers=1, timeout=90)
@@ -48,6 +49,10 @@ async def test_a_staging_node_that_is_killed_amid_an_analysis_costs_no_step(c, s
             made[0].tell("many", first=0, last=6)
             assert [await anext(values) for _ in range(2)] == [(1, (False, 1.0)), (2, (False, 2.0))]
             await until(begun.exists, "the analysis of step 3 is under way")
+            blocks = [s.tasks[block_key(flow._id, turn, 0)] for turn in (3, 4)]
+            await until(lambda: all(len(ts.who_has or ()) == 2 for ts in blocks), "both are there for 4, too")
+            # stock would drop copies where nothing waits for them to run
+            s.extensions["amm"].run_once()
             staging.kill()
             # its window came with blocks that are still where they were
             assert [await anext(values) for _ in range(3)] == [(n, (True, float(n))) for n in (3, 4, 5)]

@@ -123,7 +123,8 @@ def traces_of_ours(scheduler: Scheduler) -> list[str]:
     ]
     if "plugin dask-hpc-watched" not in found:  # it calls stock's plugins, and they are given back with it
         found += [f"transition of {n}" for n, one in scheduler.plugins.items() if "transition" in vars(one)]
-    found += ["valid_workers"] if "valid_workers" in vars(scheduler) else []
+    for name in ("valid_workers", "request_remove_replicas"):
+        found += [name] if name in vars(scheduler) else []
     found += ["log_event"] if "log_event" in vars(scheduler) and not installed(scheduler) else []
     found += [
         f"restriction of {ts.key!r}"

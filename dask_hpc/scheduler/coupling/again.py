@@ -78,7 +78,10 @@ class Again:
         """A turn will never be whole."""
         assert flow.turns is not None
         flow.turns.lose(turn)
-        flow.say("lost", turn=turn, reason=f"worker {address} was lost with blocks of it")
+        why = f"worker {address} was lost with blocks of it"
+        if address in self._scheduler.workers:
+            why = "the last worker that had blocks of it was lost"
+        flow.say("lost", turn=turn, reason=why)
         keys = [flow.key(turn, place) for place in range(len(flow.places))]
         # once the tasks are where the loss leaves them
         asyncio.get_running_loop().call_soon(self._give_up, keys)

@@ -233,6 +233,20 @@ class Flow:
             return None
         return next((rank for rank, sent in self.gone.items() if sent is None or sent < step), None)
 
+    def took(self, place: int, step: int, turn: int) -> bool:
+        """A place has taken a step without asking; whether that goes on."""
+        assert self.turns is not None
+        given = self.turns.given
+        try:
+            goes_on = self.turns.took(place, step, turn)
+        except ValueError as error:
+            self.fail(f"flow {self.name!r} has failed: {error}")
+            return False
+        self.begun(given)
+        if goes_on and (gone := self.lacked(step)) is not None:
+            self.fail(f"flow {self.name!r} has failed: rank {gone} has left without step {step}")
+        return goes_on
+
     def lie(self, number: int, step: int, layout: Layout) -> str:
         """Note where a producer's blocks lie from a step on; why they cannot, when another's lie there then.
 

@@ -21,6 +21,7 @@ from dask_hpc.scheduler.coupling.inside import Inside
 from dask_hpc.scheduler.coupling.splits import Splits
 from dask_hpc.scheduler.coupling.values import Values
 from dask_hpc.scheduler.coupling.workers import Workers
+from dask_hpc.scheduler.internals.copies import Copies
 from dask_hpc.scheduler.tables.parts import Method
 from dask_hpc.scheduler.tables.watched import Watched
 from dask_hpc_policies.codec import decode
@@ -50,6 +51,8 @@ class Flows:
         self._by_id: dict[str, Flow] = {}
         self.splits = Splits(engine, self._workers, self._by_id.get)
         self._inside = Inside(engine, watched, self._values, self._workers, self.splits)
+        # one that is fetched goes with its worker: those where blocks have come in are there until their end
+        self._copies = Copies(engine.scheduler, lambda key: str(key).rsplit("-", 2)[0] in self._by_id)
 
     def methods(self) -> Mapping[str, Method]:
         """What clients, producers and workers may call."""
@@ -85,8 +88,10 @@ class Flows:
             self._end(there, f"flow {name!r} was declared anew")
         id = f"hpc-flow-{name}-{uuid.uuid4().hex[:8]}"
         decoded = tuple([decode(contract.Field, dict(one)) for one in fields])
-        flow = self._named[name] = self._by_id[id] = Flow(name, id, decoded, queue, when_full, client)
-        return flow.id
+        self._named[name] = self._by_id[id] = Flow(name, id, decoded, queue, when_full, client)
+        self._watched.listen(self)
+        self._copies.wrap()
+        return id
 
     async def flow_analyse(
         self, flow: str, analysis: str, said: Mapping[str, Any], turns: tuple[int, int]
@@ -140,7 +145,6 @@ class Flows:
     ) -> None:
         """A program on the cluster begins a turn: see `Inside.begin`."""
         self._inside.begin(self._found(flow), turn, step, nodes, analyses)
-        self._watched.listen(self)
 
     async def flow_ended(self, flow: str, turns: int, reason: str) -> None:
         """The program on the cluster hands over no more steps: see `Inside.end`."""
@@ -221,7 +225,6 @@ class Flows:
             return {"wait": str(error)}
         if not flow.places:
             placed(flow, workers)
-            self._watched.listen(self)
             flow.say("ready", places=len(flow.places))
         place = flow.ranks[rank].place
         if flow.places[place] not in self._scheduler.workers:
@@ -260,7 +263,7 @@ class Flows:
         """
         found = self._found(flow)
         if unasked is not None:
-            self._took(found, place, *unasked)
+            found.took(place, *unasked)
         while True:
             self._check(found)
             assert found.turns is not None
@@ -282,20 +285,6 @@ class Flows:
         found.begun(given)
         return {"turn": verdict.turn, "room": found.room()}
 
-    def _took(self, flow: Flow, place: int, step: int, turn: int) -> bool:
-        """A place has taken a step without asking; whether that goes on."""
-        assert flow.turns is not None
-        given = flow.turns.given
-        try:
-            goes_on = flow.turns.took(place, step, turn)
-        except ValueError as error:
-            flow.fail(f"flow {flow.name!r} has failed: {error}")
-            return False
-        flow.begun(given)
-        if goes_on and (gone := flow.lacked(step)) is not None:
-            flow.fail(f"flow {flow.name!r} has failed: rank {gone} has left without step {step}")
-        return goes_on
-
     async def flow_whole(self, flow: str, **told: Any) -> dict[str, Any]:
         """A place has all its blocks of a turn: whether they are kept, and which turn it has to ask about."""
         found, arrived = self._by_id.get(flow), Arrived(**told)
@@ -310,7 +299,7 @@ class Flows:
         turn, step, place, worker, nbytes, type_name, layout = arrived
         if found.failed or found.turns is None or found.places[place] != worker:
             return False
-        if not self._took(found, place, step, turn) or found.failed:
+        if not found.took(place, step, turn) or found.failed:
             return False
         key = found.key(turn, place)
         seen_last: bool | None = None
@@ -349,7 +338,7 @@ class Flows:
             return False
         it = found.ranks[rank]
         if unasked is not None:
-            self._took(found, it.place, *unasked)
+            found.took(it.place, *unasked)
         it.left, found.gone[rank] = True, sent
         lacking = found.turns.lacking(it.place, sent)
         if not closed:
@@ -397,3 +386,4 @@ class Flows:
             del self._named[flow.name]
         if not self._by_id:
             self._watched.leave(self)
+            self._copies.unwrap()
