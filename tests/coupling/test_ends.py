@@ -17,6 +17,7 @@ from sources import asked, nothing_left, producers, told, whole
 import dask_hpc
 from dask_hpc.coupling import source
 from dask_hpc.errors import CouplingError
+from dask_hpc.scheduler.rpc.service import of
 from dask_hpc.wire import ROLE_RESOURCE
 from dask_hpc.worker.coupling import receiver
 from dask_hpc_policies.coupling.contract import block_key
@@ -146,6 +147,8 @@ async def test_a_flow_whose_client_is_gone_says_so_to_its_sources_and_leaves_not
             assert await asked(made[0], "send", step=0) is True
             assert await anext(values) == (0, 0.0)
             await gone.close()
+            flows = of(s)._methods["flow_whole"].__self__
+            await until(lambda: flows.status() == {}, "nobody has to ask for it")
             # one step may be taken before the worker asks again
             answers = [await asked(made[0], "send", step=step) for step in (1, 2)]
             text = "flow 'heat' has failed: its client is gone"

@@ -31,6 +31,8 @@ from dask_hpc_policies.coupling import contract
 _LOOK_S = 1.0
 #: A client is answered by then, whether there is news or not, in seconds.
 _NEWS_S = 10.0
+#: Flows that are no more, of which it is known why.
+_REMEMBERED = 100
 
 #: What makes awaited data a result of a worker: its address, the key, size and type (`Awaited.bring`).
 Bring = Callable[[str, Any, int, str], Literal["", "refused", "later"]]
@@ -49,6 +51,8 @@ class Flows:
         self._bring = bring
         self._named: dict[str, Flow] = {}
         self._by_id: dict[str, Flow] = {}
+        #: Why the latest of those that are no more have ended, by id: who sends may ask later.
+        self._ended: dict[str, str] = {}
         self.splits = Splits(engine, self._workers, self._by_id.get)
         self._inside = Inside(engine, watched, self._values, self._workers, self.splits)
         # one that is fetched goes with its worker: those where blocks have come in are there until their end
@@ -82,7 +86,7 @@ class Flows:
             When there is a flow of that name.
         """
         there = self._named.get(name)
-        if there is not None and not there.failed and there.client in self._scheduler.clients:
+        if there is not None and not there.failed:
             raise ValueError(f"name is {name!r}, which an open flow has; close that one, or choose another")
         if there is not None:
             self._end(there, f"flow {name!r} was declared anew")
@@ -118,7 +122,7 @@ class Flows:
     async def flow_events(self, flow: str, after: int) -> list[Any]:
         """What has happened since event number `after`, as soon as anything has."""
         if (found := self._by_id.get(flow)) is None:
-            return [(after + 1, {"kind": "failed", "reason": "the flow is closed"})]
+            return [(after + 1, {"kind": "failed", "reason": self._ended.get(flow, "the flow is closed")})]
         found.look()
         while found.events and found.events[0][0] <= after:
             found.events.popleft()
@@ -234,6 +238,11 @@ class Flows:
             return {"wait": f"worker {lost} does not answer"}
         again = [] if lost is None else self._again.wanted(flow, place, lost, last, kept)
         return flow.joined(place) | {"again": again}
+
+    def parted(self, client: str) -> None:
+        """A client has gone: nobody else asks for its flows, and their producers may have left."""
+        for flow in [flow for flow in self._by_id.values() if flow.client == client]:
+            self._end(flow, f"flow {flow.name!r} has failed: its client is gone")
 
     def left(self, address: str) -> None:
         """A worker has gone."""
@@ -366,13 +375,11 @@ class Flows:
     def _found(self, id: str) -> Flow:
         flow = self._by_id.get(id)
         if flow is None:
-            raise CouplingError(f"flow {id} is closed")
+            raise CouplingError(self._ended.get(id) or f"flow {id} is closed")
         return flow
 
     def _check(self, flow: Flow) -> None:
         """Raise `CouplingError` when a flow does not go on."""
-        if not flow.failed and flow.client not in self._scheduler.clients:
-            self._end(flow, f"flow {flow.name!r} has failed: its client is gone")
         flow.look()
         if flow.failed:
             raise CouplingError(flow.failed)
@@ -382,6 +389,9 @@ class Flows:
         self._values.drop(flow)
         self._inside.drop(flow)
         self._by_id.pop(flow.id, None)
+        self._ended[flow.id] = flow.failed
+        while len(self._ended) > _REMEMBERED:
+            del self._ended[next(iter(self._ended))]
         if self._named.get(flow.name) is flow:
             del self._named[flow.name]
         if not self._by_id:

@@ -37,6 +37,14 @@ class Leaving(Protocol):
         ...
 
 
+class Parting(Protocol):
+    """Wants to know which clients go."""
+
+    def parted(self, client: str) -> None:
+        """A client has gone, and what only it wanted."""
+        ...
+
+
 class Closing(Protocol):
     """Wants to know when it ends."""
 
@@ -46,7 +54,7 @@ class Closing(Protocol):
 
 
 #: Wants to know more than what becomes of keys, by what methods it has.
-Listener = Hearing | Leaving | Closing
+Listener = Hearing | Leaving | Parting | Closing
 
 
 class Watched(SchedulerPlugin):
@@ -105,6 +113,11 @@ class Watched(SchedulerPlugin):
         """A worker has gone."""
         for left in self._methods("left"):
             left(worker)
+
+    def remove_client(self, scheduler: Scheduler, client: str) -> None:
+        """A client has gone; the scheduler has dropped what only it wanted."""
+        for parted in self._methods("parted"):
+            parted(client)
 
     async def before_close(self) -> None:
         """The scheduler is closing."""
