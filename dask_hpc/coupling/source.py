@@ -198,13 +198,23 @@ class Source:
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            return self._loop.run_until_complete(work())
+            task = self._loop.create_task(work())
+            try:
+                return self._loop.run_until_complete(task)
+            except (KeyboardInterrupt, SystemExit):
+                # what comes next over the connection would be taken for the answer to something else
+                task.cancel()
+                if self._comm is not None:
+                    self._comm.abort()
+                raise
         raise RuntimeError("a Source blocks: call it outside of a running event loop, in a thread of its own")
 
     def _abort(self) -> None:
         if self._comm is not None:
             self._comm.abort()
             self._comm = self._ring = None
+            # else the memory of the ring would be there as long as this is
+            self._kept.leave(())
         if not self._loop.is_closed():
             self._loop.run_until_complete(asyncio.sleep(0))
             self._loop.close()
@@ -223,6 +233,9 @@ class Source:
         told, arrays = [], []
         for name, block in blocks.items():
             array = np.asarray(block)
+            if not array.dtype.isnative:
+                # of the type its name is told, which is that of this machine's own
+                array = array.astype(array.dtype.newbyteorder("="))
             begin, shape = self._fields[name].placed(at, array.shape, array.dtype.name)
             told.append({"field": name, "at": begin, "shape": shape, "dtype": array.dtype.name})
             arrays.append(array)

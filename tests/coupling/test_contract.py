@@ -34,9 +34,11 @@ def test_fields_that_cannot_be_are_refused_with_what_is_allowed(fields, said) ->
 
 def test_a_block_lies_within_its_field_and_is_of_its_type() -> None:
     assert T.placed({"y": 5}, (3, 6), "float64") == ((5, 0), (3, 6))
+    assert T.placed({"y": 5.0}, (3, 6), "float64") == ((5, 0), (3, 6))
     for at, shape, dtype, said in (
         ({"y": 6}, (3, 6), "float64", "within 0 to 8"),
         ({"x": -1}, (3, 6), "float64", "within 0 to 6"),
+        ({"y": 4.5}, (3, 6), "float64", r"at has 4\.5 along 'y'; allowed: whole numbers"),
         ({}, (8,), "float64", "1 dimensions"),
         ({}, (8, 6), "float32", "type float32; allowed: float64"),
     ):

@@ -9,7 +9,7 @@ import threading
 
 import numpy as np
 import pytest
-from coupled import FIELDS, HALVES, first, opened, started
+from coupled import FIELDS, HALVES, first, opened, rings, started
 from distributed import Client
 from helpers import live, until
 from sources import asked, nothing_left, producers, told, whole
@@ -214,8 +214,35 @@ async def test_a_worker_that_cannot_be_reached_for_a_moment_is_asked_again(c, s,
     monkeypatch.setattr(source, "connect", once_in_vain)
     made = await asyncio.to_thread(dask_hpc.Source, "heat", s.address, timeout=20)
     assert tried == [a.address] * 2
+    # such as a file has them that was written by another machine
+    assert await asyncio.to_thread(made.send, 7, {"T": whole(7).astype(">f8")}) is True
+    assert await anext(values) == (7, 7.0)
+    assert rings()
+    await asyncio.to_thread(made.close)
+    await flow.close()
+    await nothing_left(s, a)
+    await until(lambda: not rings(), "nothing is left of the ring, though its source is there")
+
+
+@live(workers=1, timeout=60)
+async def test_a_source_whose_send_was_interrupted_is_gone_and_takes_no_answer_for_another(c, s, a):
+    flow, values = await started(c, queue=1)
+    made = await asyncio.to_thread(dask_hpc.Source, "heat", s.address, timeout=20)
     assert await asyncio.to_thread(made.send, 0, {"T": whole(0)}) is True
+
+    def interrupt():
+        raise KeyboardInterrupt
+
+    def interrupted():
+        # there is no room: it waits
+        made._loop.call_later(0.1, interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            made.send(1, {"T": whole(1)})
+
+    await asyncio.to_thread(interrupted)
     assert await anext(values) == (0, 0.0)
+    with pytest.raises(CouplingError, match="rank 0 is gone without a word"):
+        await asyncio.to_thread(made.send, 2, {"T": whole(2)})
     await asyncio.to_thread(made.close)
     await flow.close()
     await nothing_left(s, a)

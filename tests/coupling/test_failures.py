@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import statistics
-from pathlib import Path
 from types import SimpleNamespace
 
 import encrypted
 import pytest
-from coupled import FIELDS, HALVES, first, opened, started
+from coupled import FIELDS, HALVES, first, opened, rings, started
 from distributed import Client, Scheduler, Security, Worker, wait
 from distributed.utils_test import gen_test
 from helpers import Gate, live, through, until
@@ -22,11 +21,6 @@ from dask_hpc.errors import CouplingError
 from dask_hpc.scheduler.coupling import flow as of_flow
 from dask_hpc.worker.coupling.receiver import Receiver
 from dask_hpc_policies.coupling.contract import value_key
-
-
-def rings():
-    """Files of the host's memory without a name that this process, which the workers are in, has mapped."""
-    return [line for line in Path("/proc/self/maps").read_text().splitlines() if "/#" in line]
 
 
 @live(workers=1, timeout=60)

@@ -48,6 +48,9 @@ class Field:
                 f"block of {self.name!r} has {len(shape)} dimensions; allowed: {len(self.dims)}, {self.dims}"
             )
         begin = tuple(int(at.get(dim, 0)) for dim in self.dims)
+        for dim, first in zip(self.dims, begin, strict=True):
+            if first != at.get(dim, 0):
+                raise ValueError(f"at has {at[dim]!r} along {dim!r}; allowed: whole numbers")
         for dim, first, count, whole in zip(self.dims, begin, shape, self.shape, strict=True):
             if first < 0 or count < 1 or first + count > whole:
                 raise ValueError(
