@@ -205,3 +205,13 @@ def test_no_more_is_remembered_however_many_steps_come() -> None:
         assert turns.ask(0, step) == turns.ask(1, step) == Verdict(step)
         turns.done(step)
     assert len(turns._steps) <= 64
+
+
+def test_as_many_steps_as_a_window_has_are_remembered_whatever_was_left_out_between_them() -> None:
+    turns = Turns(1, "drop-newest", 1)
+    turns.remember(80)
+    for turn in range(200):
+        assert [turns.ask(0, 10 * turn + more).turn for more in range(10)] == [turn] + [None] * 9
+        turns.done(turn)
+    assert list(turns.begun(0, 2000)) == list(range(120, 200))
+    assert len(turns._steps) < 80 + 64

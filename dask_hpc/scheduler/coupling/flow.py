@@ -233,6 +233,12 @@ class Flow:
             return None
         return next((rank for rank, sent in self.gone.items() if sent is None or sent < step), None)
 
+    def widen(self, window: int) -> None:
+        """An analysis has a window of so many steps: no fewer are remembered, nor have slots."""
+        self.window = max(self.window, window)
+        if self.turns is not None:
+            self.turns.remember(self.queue + self.window)
+
     def took(self, place: int, step: int, turn: int) -> bool:
         """A place has taken a step without asking; whether that goes on."""
         assert self.turns is not None
@@ -358,4 +364,5 @@ def placed(flow: Flow, workers: Mapping[str, Collection[str]]) -> None:
         for number in members:
             flow.ranks[number].place = place
     flow.turns = Turns(flow.queue, flow.when_full, len(flow.places))
+    flow.widen(flow.window)
     flow.await_all(flow.ranks)

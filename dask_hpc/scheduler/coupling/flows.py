@@ -105,7 +105,7 @@ class Flows:
         self._workers.check(analysis, said["where"])
         found.analyses[analysis] = dict(said)
         found.measured.said(analysis, said)
-        found.window = max(found.window, int(said["window"]))
+        found.widen(said["window"])
         self._values.expect(found, analysis, range(*turns))
 
     async def flow_ahead(self, flow: str, turns: int) -> None:

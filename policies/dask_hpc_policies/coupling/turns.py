@@ -15,7 +15,7 @@ from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-#: Steps that are remembered beyond those in flight: a place that has moved may ask for them again.
+#: Latest steps that are remembered, as those in flight are: a place that has moved may ask for them again.
 _REMEMBERED = 64
 
 
@@ -78,6 +78,7 @@ class Turns:
         self._last: int | None = None
         self._ended = 0
         self._computed: set[int] = set()
+        self._kept = 0
         #: Turns that have been given, and steps in flight by turn.
         self.given = 0
         self.flight: dict[int, int] = {}
@@ -215,10 +216,17 @@ class Turns:
             None,
         )
 
+    def remember(self, turns: int) -> None:
+        """Windows reach back so many turns: blocks of them may have to be sent again."""
+        self._kept = max(self._kept, turns)
+
     def _forget(self) -> None:
+        kept = self.given - self._kept
         for step in list(self._steps)[:-_REMEMBERED]:
             found = self._steps[step]
-            if len(found.asked) == self._places and found.turn not in self.flight:
+            if found.turn is not None and (found.turn in self.flight or found.turn >= kept):
+                continue
+            if len(found.asked) == self._places:
                 del self._steps[step]
                 if found.turn is not None:
                     del self._taken[found.turn]
