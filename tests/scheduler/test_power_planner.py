@@ -7,8 +7,9 @@ import time
 from dataclasses import replace
 
 import pytest
-from helpers import until
+from helpers import live, record, started, until
 
+import dask_hpc
 from dask_hpc.processes import Process, ProcessError
 from dask_hpc.scheduler.power import planner as planners
 from dask_hpc.scheduler.power import solving
@@ -97,3 +98,19 @@ def test_closing_does_not_wait_for_a_process_that_is_starting() -> None:
 
     # the solver takes longer to load
     assert asyncio.run(go()) < 1.0
+
+
+@pytest.mark.errors("has no answer, and is tried again")
+@live(workers=2)
+async def test_bounds_hold_and_nobody_is_kept_waiting_for_a_solver_that_fails(c, s, a, b, monkeypatch):
+    monkeypatch.setattr(solving, "SOLVED", "dask_hpc.scheduler.power.solving:nothing")
+    rt = await dask_hpc.install(c, "fcfs", power_model_idle_w=70, power_model_busy_w=200, tick_s=0.05)
+    # 140 W idle, 270 W with a job: it leads nearer; 400 W with another one
+    await rt.corridor(lower_w=300, upper_w=350)
+    async with rt.job("a", nodes=1) as first:
+        await started(s, first, 1)
+        async with rt.job("b", nodes=1) as second:
+            await until(lambda: "corridor, upper bound" in record(s, second).reason, "it is refused")
+            assert record(s, second).state == "pending"
+            assert "nothing" in (await rt.power())["problem"]
+    await rt.corridor(clear=True)

@@ -69,9 +69,6 @@ class Shown:
             return view
         books.advance(view.now_s)
         last, mode = account.last, "monitor" if curve is None else mode_of(policy, asked.mode)
-        if mode == "enforce" and planner is not None and planner.failure:
-            # without plans nobody would be let start, for as long as the solver fails
-            mode = "advise"
         if curve is not None:
             # a plan is asked for anew whenever they change: noise of what is measured must not count
             self._beside_w = steady(self._beside_w, 0.0 if last is None else last.beside_w)
@@ -88,6 +85,8 @@ class Shown:
             power = widened(power, forecaster.range_w(last))
         if planner is not None:
             power = answered_to(view, power, asked_by(policy, power.mode), planner.solve)
+            # without plans nobody would be let start, for as long as the solver fails
+            power = replace(power, unsolved=bool(planner.failure) and power.plan is None)
         else:
             # nobody plans where the draw is only looked at
             power = replace(power, mode="monitor")

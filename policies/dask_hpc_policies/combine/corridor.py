@@ -5,7 +5,8 @@ that lead outside: the sum of watts is bounded on both sides (`guards`), with wh
 beyond them. For a forecast alone nothing is moved: it trembles, and the policy would move it back. Outside,
 nothing of the policy's steps counts, for two that pull different ways would resize for ever: the program's
 plan for its present sizes, which comes in the picture, is carried out, the nearest to them of those that
-leave the corridor least (`enforced`). What the levers do that no policy knows of comes on top (`amended`).
+leave the corridor least (`enforced`); while the program fails to answer, steps that lead no further outside
+are let through. What the levers do that no policy knows of comes on top (`amended`).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from dask_hpc_policies.decision import (
 )
 from dask_hpc_policies.model import ClusterSnapshot, JobView
 from dask_hpc_policies.power.allowed import adds_watts, allowed_w, is_above, why_narrower
-from dask_hpc_policies.power.question import Terms, drawn_w, expected_w, outside_w
+from dask_hpc_policies.power.question import Terms, drawn_w, expected_w, outside_w, question
 from dask_hpc_policies.power.unexplained import unexplained
 from dask_hpc_policies.power.view import PowerPlan, PowerView, fits, seen
 from dask_hpc_policies.power.watts import node_w
@@ -47,7 +48,9 @@ def guards(view: ClusterSnapshot) -> tuple[SumGuard | VetoGuard, ...]:
 
 def guards_of(view: ClusterSnapshot, power: PowerView | None) -> tuple[SumGuard | VetoGuard, ...]:
     """The same, where what `view` says of power has been read."""
-    if power is None or power.mode != "enforce" or not power.bounded or outside_w(power, _TERMS) > 0:
+    if power is None or power.mode != "enforce" or not power.bounded:
+        return ()
+    if outside_w(power, _TERMS) > 0 and not power.unsolved:
         return ()
     held = sum([job.nodes for job in view.jobs if not job.is_default])
     base_w = power.base_w + (view.idle_nodes + held) * power.idle_w
@@ -143,9 +146,12 @@ def enforced(view: ClusterSnapshot, decision: Decision, power: PowerView | None 
     power = seen(view) if power is None else power
     if power is None or power.mode != "enforce" or not outside_w(power, _TERMS):
         return decision
+    if power.unsolved:
+        # guards hold it to what leads no further outside
+        return decision
     plan = power.plan if fits(view, power) else None
     steps = {} if plan is None else {step.job: step for step in _steps(view, power, plan)}
-    why = _why(power, plan)
+    why = _why(power, plan, plan is None and not view.adapting and question(view, power, _TERMS) is None)
     kept: list[Action] = []
     suppressed = list(decision.suppressed)
     for action in decision.actions:
@@ -175,11 +181,13 @@ def _steps(view: ClusterSnapshot, power: PowerView, plan: PowerPlan) -> list[Sta
     return found
 
 
-def _why(power: PowerView, plan: PowerPlan | None) -> Reason:
-    """The watts, and what could be done about them."""
+def _why(power: PowerView, plan: PowerPlan | None, unasked: bool = False) -> Reason:
+    """The watts, and what could be done about them; `unasked`: there is nothing to plan."""
     draw = "not measured" if power.draw_w is None else f"{power.draw_w:g} W{unexplained(power)}"
     text = f"the draw is {draw}, allowed are {power.lower_w:g} to {power.upper_w:g} W: "
-    if plan is None:
+    if unasked:
+        text += "no job that runs can be resized, and until the draw has fallen nothing is added to it"
+    elif plan is None:
         text += "nothing is resized or started before there is a plan for the present sizes"
     else:
         text += plan.reason or "the nearest sizes that are inside"

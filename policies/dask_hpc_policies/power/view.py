@@ -86,6 +86,8 @@ class PowerView:
     off_nodes: int | None = 0
     #: The last answer of the program; it may be about other sizes (`fits`).
     plan: PowerPlan | None = None
+    #: Whether the program fails to answer: no plan is waited for, and what leads no further outside may be.
+    unsolved: bool = False
     #: Where `draw_w` comes from: ``measured``, ``modelled`` or ``unavailable``; empty: not said.
     label: str = ""
     #: What may be done (`LEVERS`).

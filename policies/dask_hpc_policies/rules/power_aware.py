@@ -7,7 +7,8 @@ made for other sizes or bounds is dropped.
 
 * Outside the corridor, or where the forecast is outside (`mode` proactive), the plan is carried out: shrinks,
   then expansions, and the waiting job that it starts. Where nothing is inside, that is the allocation outside
-  by least; a job starts if that lessens the violation, so that holding never deadlocks.
+  by least; a job starts if that lessens the violation, so that holding never deadlocks. Should the program
+  fail to answer, whoever leads the draw no further outside starts.
 * Inside, whoever fits into idle nodes and keeps the draw inside starts: a moldable job on fewer nodes where
   as many as are idle would leave the corridor. A job is passed over for its watts; one that lacks nodes
   blocks those behind it. Idle nodes are divided equally among the moldable jobs that start.
@@ -88,7 +89,7 @@ def decide(view: ClusterSnapshot, state: None, params: Any) -> tuple[Decision, N
         return plan.answer(), state
     if not terms.hold:
         plan.admit()
-    elif outside_w(power, terms) == 0.0:
+    elif outside_w(power, terms) == 0.0 or power.unsolved:
         _start_inside(plan, power, terms)
     if not plan.started:
         _carry_out(plan, power, terms)
@@ -138,6 +139,10 @@ class _Room:
         self._power = power
         self._drawn_w = expected_w(plan.view, power, terms)
         self._inner_w = allowed_w(power, kept_w(power, terms), self._drawn_w)
+        if power.unsolved:
+            # nobody finds what leads back: what leads no further outside may start
+            (low_w, high_w), (least_w, most_w) = self._drawn_w, self._inner_w
+            self._inner_w = min(least_w, low_w), max(most_w, high_w)
 
     def takes(self, job: JobView, from_nodes: int, to_nodes: int) -> bool:
         """Give a job `to_nodes` nodes in place of `from_nodes` if the draw is inside then, and say so."""
@@ -175,10 +180,11 @@ def _start_inside(plan: Pass, power: PowerView, terms: Terms) -> None:
     growing = [job for job, _ in chosen.values() if job.start_nodes is None]
     while growing:
         growing = [job for job in growing if _grows(room, chosen, job)]
+    where = "no further outside" if outside_w(power, terms) else "inside"
     for job, size in chosen.values():
         low, high = (size * watts for watts in node_w(job, size, power.busy_w))
         text = (
-            f"{counted(size)} of {plan.idle_nodes} idle draw {low:g} to {high:g} W, inside {_bounds(power)}"
+            f"{counted(size)} of {plan.idle_nodes} idle draw {low:g} to {high:g} W, {where} {_bounds(power)}"
         )
         code = ReasonCode.FITS if job.start_nodes is not None else ReasonCode.MOLDED_TO_FIT
         plan.start(job, size, Reason(code, text, {"nodes": size, "min_w": low, "max_w": high}))

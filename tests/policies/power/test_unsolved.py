@@ -1,0 +1,94 @@
+"""Outside the corridor without a plan: the program fails to answer, or there is nothing to ask it about."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dask_hpc_policies import codec
+from dask_hpc_policies.combine.arbitrate import arbitrate
+from dask_hpc_policies.combine.corridor import amended, guards
+from dask_hpc_policies.decision import Decision, Expand, Reason, ReasonCode, Shrink, Start
+from dask_hpc_policies.model import ClusterSnapshot, JobView, NodeView
+from dask_hpc_policies.power.question import drawn_w
+from dask_hpc_policies.power.view import PowerView
+from dask_hpc_policies.registry import create
+
+WHY = Reason(ReasonCode.IDLE_NODES, "a test")
+
+
+def picture(lower_w: float, upper_w: float, unsolved: bool, kind: Any = "malleable", mode: Any = "enforce"):
+    """Four of eight nodes run `a`, which draws 600 W with the others; `b` waits for two, 100 W more."""
+    given: Any = {"min_nodes": 1, "max_nodes": 8, "min_power_w": 100.0, "max_power_w": 100.0}
+    jobs = (
+        JobView(id="a", name="a", kind=kind, state="running", nodes=4, **given),
+        JobView(id="b", name="b", kind="malleable", state="pending", start_nodes=2, **given),
+    )
+    view = ClusterSnapshot(
+        now_s=0.0, nodes=tuple(NodeView(id=f"n{i}") for i in range(8)), jobs=jobs, idle_nodes=4
+    )
+    power = PowerView(mode=mode, lower_w=lower_w, upper_w=upper_w, idle_w=50.0, unsolved=unsolved)
+    low_w, high_w = drawn_w(view, power)
+    power = replace(power, draw_w=low_w, min_w=low_w, max_w=high_w)
+    return replace(view, sections={"power": codec.encode(power)})
+
+
+def found(view: ClusterSnapshot, *actions: Any) -> tuple[dict[str, int], str]:
+    """New sizes by job, and why others are not what was asked."""
+    after = amended(view, arbitrate(view, Decision(actions=actions), guards(view)))
+    sizes = {one.job: one.nodes for one in after.actions if isinstance(one, (Expand, Shrink, Start))}
+    return sizes, " ".join(one.reason.text for one in after.suppressed)
+
+
+START = Start(job="b", nodes=2, reason=WHY)
+GROW, SHRINK = Expand(job="a", nodes=8, reason=WHY), Shrink(job="a", nodes=2, reason=WHY)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "action", "sizes"),
+    [
+        # above the upper bound what adds nothing may be
+        ((0, 500), START, {}),
+        ((0, 500), GROW, {}),
+        ((0, 500), SHRINK, {"a": 2}),
+        # below the lower one what takes nothing away, and not above the other one
+        ((750, 900), START, {"b": 2}),
+        ((750, 900), GROW, {"a": 8}),
+        ((750, 790), GROW, {"a": 7}),
+        ((750, 900), SHRINK, {}),
+        # inside the corridor holds without any plan
+        ((500, 640), START, {}),
+        ((500, 700), START, {"b": 2}),
+    ],
+)
+def test_while_the_program_fails_no_step_leads_further_outside_and_others_may_be(
+    bounds: tuple[float, float], action: Any, sizes: dict[str, int]
+) -> None:
+    assert found(picture(*bounds, unsolved=True), action)[0] == sizes
+
+
+def test_while_an_answer_is_awaited_nothing_is_moved_outside() -> None:
+    for action in (START, GROW, SHRINK):
+        sizes, why = found(picture(750, 900, unsolved=False), action)
+        assert sizes == {}
+        assert "before there is a plan" in why
+
+
+@pytest.mark.parametrize(
+    ("bounds", "size"), [((0, 500), None), ((750, 900), 2), ((620, 640), None), ((500, 700), 2)]
+)
+def test_power_aware_holds_nobody_for_want_of_a_program(bounds: Any, size: int | None) -> None:
+    policy: Any = create("power-aware")
+    decision = policy.decide(picture(*bounds, unsolved=True, mode="policy"), None)[0]
+    starts = [one for one in decision.actions if isinstance(one, Start)]
+    assert [one.nodes for one in starts] == ([] if size is None else [size])
+    for one in starts:
+        assert ("no further outside" in one.reason.text) is (bounds[0] > 600)
+
+
+def test_where_nothing_can_be_resized_no_plan_is_said_to_come() -> None:
+    sizes, why = found(picture(0, 500, unsolved=False, kind="rigid"), START)
+    assert sizes == {}
+    assert "no job that runs can be resized, and until the draw has fallen nothing is added" in why
