@@ -351,6 +351,11 @@ async def test_what_workers_have_measured_counts_in_place_of_the_model(c, s, a, 
         await until(heard, "it is measured")
         gate.open()
         await c.gather(tasks)
+    # the next one of its name is known as it comes: it may start before there is a tick
+    async with rt.job("heat", nodes=2) as again:
+        await started(s, again, 2)
+        views = [one for row in engine(s).state.records if isinstance(row, Pass) for one in row.snapshot.jobs]
+        assert next(one for one in views if one.id == again.id).power_by_nodes == ((2, 100.0),)
     await rt.corridor(clear=True)
 
 

@@ -7,6 +7,7 @@ of what the draw has come to, and of the bounds, here alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import Any
 
 from dask_hpc.config import Settings
@@ -16,9 +17,11 @@ from dask_hpc.scheduler.power.node_model import NodeModel
 from dask_hpc.scheduler.power.noted import Noted
 from dask_hpc.scheduler.power.recent import Recent
 from dask_hpc.scheduler.power.runs import Runs
+from dask_hpc.scheduler.tables.jobs import JobRecord
 from dask_hpc.scheduler.tables.nodes import Away
 from dask_hpc.scheduler.tables.state import State
 from dask_hpc.trace.records import CORRIDOR, DRAW, Other
+from dask_hpc_policies.model import ClusterSnapshot
 from dask_hpc_policies.power.bill import Uses, bill
 from dask_hpc_policies.power.view import PowerView, Step
 
@@ -158,11 +161,27 @@ class Books:
         history.keep(state.jobs.active)
         if not self._heard_s.keys() <= state.jobs.active.keys():
             self._heard_s = {id: at_s for id, at_s in self._heard_s.items() if id in state.jobs.active}
-        shown_of = history.version, [job.id for job in state.jobs.named]
+        self._tell()
+
+    def recalled(self, view: ClusterSnapshot) -> ClusterSnapshot:
+        """`view` with what is known of jobs that have come since the last tick: they may start at once."""
+        told = {job.id: job.request.power_by_nodes for job in self._tell()}
+        if not told:
+            return view
+        jobs = [replace(job, power_by_nodes=told.get(job.id, job.power_by_nodes)) for job in view.jobs]
+        return replace(view, jobs=tuple(jobs))
+
+    def _tell(self) -> list[JobRecord]:
+        """Have the requests of jobs tell what was measured; gives those that tell something else now."""
+        named, history = self._state.jobs.named, self._history
+        shown_of = history.version, [job.id for job in named]
         if shown_of == self._shown_of:
-            return
+            return []
         self._shown_of = shown_of
-        for job in state.jobs.named:
+        found: list[JobRecord] = []
+        for job in named:
             table = history.holds(job.id, job.request)
             if table and tuple(table.items()) != job.request.power_by_nodes:
                 job.measured(power_by_nodes=table)
+                found.append(job)
+        return found

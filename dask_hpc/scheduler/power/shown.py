@@ -68,6 +68,7 @@ class Shown:
         if account is None:
             return view
         books.advance(view.now_s)
+        view = books.recalled(view)
         last, mode = account.last, "monitor" if curve is None else mode_of(policy, asked.mode)
         if curve is not None:
             # a plan is asked for anew whenever they change: noise of what is measured must not count
