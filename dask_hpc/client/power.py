@@ -109,6 +109,8 @@ class PowerMethods:
         dict
             ``draw_w`` and ``label`` (``measured``, ``modelled``, or ``unavailable``, when the watts are
             None), ``lower_w``, ``upper_w``, ``min_w`` and ``max_w`` (expected at the present sizes),
+            ``unexplained_w`` (of these, watts that have been drawn steadily beyond all that is known of jobs
+            and nodes: a hint that is wrong, another user's load; None: not known),
             ``energy_j``, which is ``idle_j``, ``plain_j``, ``earlier_jobs_j`` and the rows of ``jobs``
             together, ``outside_ws`` (watts outside over time), ``outside_s``; ``forecast`` (of the measured
             draw: ``model``, ``mean_w``, ``min_w``, ``max_w``, ``error``, a share); ``recent``, rows of

@@ -18,14 +18,19 @@ from dask_hpc.scheduler.power import runs as runs_module
 from dask_hpc.scheduler.power.account import ENOUGH, Account, History
 from dask_hpc.scheduler.power.draw import Sample
 from dask_hpc.scheduler.power.noted import Noted
+from dask_hpc.scheduler.power.request import Wanted
 from dask_hpc.scheduler.power.runs import Runs
+from dask_hpc.scheduler.power.told import told as power_told
 from dask_hpc.scheduler.tables.jobs import JobRecord
 from dask_hpc.trace.files import parse_trace, read_trace
 from dask_hpc.trace.records import Header, Other, encode_line
 from dask_hpc_policies.jobs.jobspec import JobSpec
 from dask_hpc_policies.model import JobRequest
 from dask_hpc_policies.power.bill import Use
+from dask_hpc_policies.power.bounds import Bounds
 from dask_hpc_policies.power.scaling import Run, Scaling, fit_scaling
+
+BOUNDS = Bounds(steps=((0.0, 0.0, 300.0),))
 
 
 def sample(t_s: float, job_w: float, idle_w: float = 100.0, label: str = "modelled") -> Sample:
@@ -157,6 +162,18 @@ def test_a_job_that_is_like_no_other_of_its_name_is_known_by_its_own() -> None:
     assert history.holds("b", silent) == {4: 300.0}
     # of one that is like the others that says more: they have been on other sizes
     assert history.holds("c", silent) == history.of("heat") == {2: 150.0, 4: 100.0}
+
+
+def test_whoever_draws_now_is_told_and_of_those_that_have_ended_the_latest() -> None:
+    account = Account(0.0)
+    for number in range(30):
+        jobs_w = {"first": 60.0, f"job-{number}": 40.0}
+        account.add(Sample(float(number), label="modelled", total_w=100.0, jobs_w=jobs_w), None)
+    asked = Wanted(asked=BOUNDS, bounds=BOUNDS)
+    every, few = (power_told(30.0, asked, account, None, most) for most in (None, 3))
+    assert [len(row["jobs"]) for row in (every, few)] == [31, 5]
+    assert [row["job"] for row in few["jobs"]] == ["job-26", "job-27", "job-28", "first", "job-29"]
+    assert (every["more_jobs"], few["more_jobs"]) == (0, 26)
 
 
 def test_who_drew_it_is_told_now_and_then_for_a_scheduler_that_is_killed():

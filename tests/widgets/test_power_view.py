@@ -69,6 +69,8 @@ def test_draw_bounds_and_forecast_are_on_one_axis_and_said_in_words() -> None:
                  "Cap of n2: refused: no leave"):  # fmt: skip
         assert said in text
     assert 'aria-label="The draw over' in text
+    assert "sizes: 480 to 560 W." in text
+    assert "sizes: 480 to 560 W, with 40 W that nothing explains." in shown(row(unexplained_w=40.0))
 
 
 def test_the_chart_is_small_and_seldom_another_one() -> None:

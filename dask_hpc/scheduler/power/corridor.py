@@ -39,6 +39,8 @@ from dask_hpc_policies.rules.pool_range import PoolRange, pool_range, pool_step,
 
 logger = logging.getLogger(__name__)
 
+#: Rows of jobs that have ended in what is asked twice a second.
+_ENDED_TOLD = 20
 #: What is closed with the scheduler, by name.
 _EXTENSION = "hpc-corridor"
 
@@ -136,20 +138,23 @@ class Corridor:
         return {"power": [] if self._wanted is None else self._books.recent.told(self._state.now_s())}
 
     def status(self) -> Mapping[str, Any]:
-        """`power` without rows and bill, where a corridor is set or the settings say what a node draws."""
+        """`power` without bill, rows of the past and most jobs that have ended.
+
+        Empty where no corridor is set and the settings do not say what a node draws.
+        """
         if self._wanted is None and not self._books.model.is_set:
             return {}
-        told = self._told()
+        told = self._told(_ENDED_TOLD)
         if self._wanted is not None:
             told["chart"] = self._books.recent.brief(self._state.now_s())
         return {"power": told}
 
-    def _told(self) -> dict[str, Any]:
+    def _told(self, most_ended: int | None = None) -> dict[str, Any]:
         now_s = self._state.now_s()
         books, planner = self._books, self._planner
         account = books.now(now_s)
         return {
-            **told(now_s, self._wanted, account, self._shown.view),
+            **told(now_s, self._wanted, account, self._shown.view, most_ended),
             "file": self._given.get("file"),
             "problem": self._problem
             or self._books.model.problem

@@ -77,7 +77,7 @@ def table(picture: Picture, search: Search = EVERY) -> Table:
     outside = f"{row['outside_ws']:.0f} W s outside, over {markup.roughly(row['outside_s'])}"
     lines["outside"] = [f"Since it was set: {outside}."]
     lines |= {f"done {i}": line for i, line in enumerate([*_planned(row, now_s), *_done(row)])}
-    hidden = len(row["jobs"]) - _MAX_JOBS
+    hidden = max(0, len(row["jobs"]) - _MAX_JOBS) + row.get("more_jobs", 0)
     note = f'{hidden} more jobs are not shown; rt.power()["bill"] has all.' if hidden > 0 else ""
     bill = Table(
         caption="Who has drawn what", columns=_BILL, rows=_bill(picture, row), cells=_who, note=note
@@ -106,7 +106,9 @@ def _bounds(row: Mapping[str, Any]) -> str:
 def _planned(row: Mapping[str, Any], now_s: float) -> Iterable[Cell]:
     """What is to come."""
     if row.get("min_w") is not None:
-        yield [f"Expected at the present sizes: {row['min_w']:.0f} to {row['max_w']:.0f} W."]
+        beyond_w = row.get("unexplained_w")
+        beyond = f", with {beyond_w:.0f} W that nothing explains" if beyond_w else ""
+        yield [f"Expected at the present sizes: {row['min_w']:.0f} to {row['max_w']:.0f} W{beyond}."]
     if row.get("next_step"):
         after_s, lower_w, upper_w = row["next_step"]
         then = _bounds({**row, "lower_w": lower_w, "upper_w": upper_w})
