@@ -172,7 +172,7 @@ async def say(s: Any, workers: Any, watts: Callable[[int], float]) -> None:
 
 
 @live(workers=3)
-async def test_what_is_expected_counts_when_proactive_and_not_when_reactive(c, s, *workers):
+async def test_what_is_expected_counts_when_proactive_and_not_when_reactive(c, s, *workers, monkeypatch):
     rt = await dask_hpc.install(
         c, policy="power-aware", power_model_idle_w=70, power_model_busy_w=100, tick_s=0.02,
         power_forecast_horizon_s=0.5,
@@ -197,6 +197,17 @@ async def test_what_is_expected_counts_when_proactive_and_not_when_reactive(c, s
         await until(lambda: engine(s).state.nodes_up(record(s, job)) < 3, "it is smaller")
         (row, *_) = [row for row in await rt.decisions() if row["action"] == "shrink"]
         assert "expected are" in row["reason"]
+        # over a policy that knows nothing of it the job grows no more for as long as that holds
+        monkeypatch.setattr(forecasters, "_SHARE", 0.01)
+        made = corridor_of(s)._forecaster.made
+        await until(lambda: corridor_of(s)._forecaster.made > made, "a forecast that holds for long")
+        await rt.update(policy="fair")
+        await passes(s, 0)
+        assert engine(s).state.nodes_up(record(s, job)) < 3
+        said = " ".join(row["reason"] for row in await rt.decisions())
+        assert "with what is forecast beyond what is known" in said
+        await rt.corridor(upper_w=1000, over=5)
+        await until(lambda: engine(s).state.nodes_up(record(s, job)) == 3, "it has all nodes")
     saying.cancel()
     await rt.corridor(clear=True)
     assert (await rt.power())["forecast"] is None
@@ -216,5 +227,6 @@ async def test_a_draw_of_nobody_is_led_back_under_any_policy(c, s, *workers, mon
         await until(lambda: engine(s).state.nodes_up(record(s, job)) < 3, "it is smaller")
         (row, *_) = [row for row in await rt.decisions() if row["action"] == "shrink"]
         assert "the draw is 600 W (300 W more than is known of jobs and nodes)" in row["reason"]
+        assert (await rt.power())["unexplained_w"] == 300
     saying.cancel()
     await rt.corridor(clear=True)
