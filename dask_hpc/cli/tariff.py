@@ -104,7 +104,8 @@ def _row(step: tuple[float, float, float], end_s: float | None, absolute: bool) 
         "from": when(time_s, absolute),
         "lower_w": f"{lower_w:g}" if lower_w else "-",
         "upper_w": "-" if upper_w >= MOST_W else f"{upper_w:g}",
-        "for": "-" if end_s is None else f"{(end_s - time_s) / 60:g}",
+        # a ramp may end after the series
+        "for": "-" if end_s is None or end_s <= time_s else f"{(end_s - time_s) / 60:g}",
     }
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from command_line import run
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -156,3 +159,15 @@ def test_what_is_no_such_document_is_told_with_its_line(text: str, line: int | N
 def test_the_same_period_twice_counts_once() -> None:
     one = curve(period({1: 5}, *HOUR))
     assert prices(read_xml(document(one, one))) == [(0, 5)]
+
+
+def test_a_plan_that_rises_beyond_the_end_of_its_prices_has_no_length_below_0(tmp_path: Path) -> None:
+    prices = curve(period({1: 150, 2: 50}, "2026-01-31T23:00Z", "2026-02-01T01:00Z"))
+    (tmp_path / "s.xml").write_text(document(prices))
+    (tmp_path / "r.yaml").write_text("[{above: 100, upper_w: 800}, {upper_w: 4000}]")
+    # 3,200 W more take nine hours
+    given = (str(tmp_path / "s.xml"), "--rules", str(tmp_path / "r.yaml"), "--ramp", "0.1")
+    text = run("power", "plan", *given).stdout
+    rows = [line.split() for line in text.splitlines() if line.startswith("2026-")]
+    assert rows[-1][-2:] == ["4000", "-"]
+    assert all(float(row[-1]) > 0 for row in rows[:-1])
