@@ -87,7 +87,11 @@ def test_without_leave_nothing_is_looked_at_and_a_dry_run_writes_nothing(tree, t
     assert contents(tmp_path) == before
 
 
-def test_a_cap_is_within_limits_and_its_end_brings_the_old_values(tree, tmp_path):
+def test_a_cap_is_within_limits_and_its_end_brings_the_old_values(tree, tmp_path, monkeypatch):
+    # what lies where the worker was started is no part of what writes
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "json.py").write_text("raise SystemExit(3)\n")
+    monkeypatch.chdir(tmp_path / "here")
     before, caps = contents(tree), made(tree, tmp_path / "old")
     assert capped(caps, 240.0)["state"] == "written"
     assert long_terms(tree) == [120_000_000, 120_000_000]

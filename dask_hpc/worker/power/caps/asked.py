@@ -135,7 +135,8 @@ class Caps:
     def _start(self, leave: Leave) -> None:
         """Start the process that writes."""
         self._keeper = subprocess.Popen(
-            (sys.executable, "-m", _KEEPER),
+            # -P: what lies in the working directory is not imported
+            (sys.executable, "-P", "-m", _KEEPER),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
