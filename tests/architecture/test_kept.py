@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import weakref
 from contextlib import suppress
 from types import SimpleNamespace
@@ -28,6 +29,32 @@ def test_the_servers_of_a_test_that_has_ended_are_gone() -> None:
     story()
     Unexpected()._collect(last=False)
     assert [server() for server in servers] == [None] * 3
+
+
+def test_a_small_test_beside_a_cluster_that_runs_on_does_not_go_through_all_of_it() -> None:
+    watch: Any = Unexpected()
+    cluster = SimpleNamespace(is_running=lambda: True)
+    looked: list[int] = []
+
+    def look(phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            looked.append(info["generation"])
+
+    def collected(last: bool = False) -> int:
+        looked.clear()
+        watch._collect(last)
+        return looked[-1]
+
+    gc.callbacks.append(look)
+    try:
+        watch._loops.append(cluster)
+        assert [collected(), collected()] == [2, 1]
+        gc.collect(1)
+        assert [collected(), collected()] == [2, 1], "what was made meanwhile may have grown old"
+        watch._loops.append(cluster)
+        assert [collected(), collected(), collected(last=True)] == [2, 1, 2]
+    finally:
+        gc.callbacks.remove(look)
 
 
 def test_a_loop_that_never_ends_is_waited_for_in_its_file_alone() -> None:

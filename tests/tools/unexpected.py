@@ -25,6 +25,8 @@ import pytest
 WATCHED = ("asyncio", "tornado.application", "dask_hpc", "dask_hpc_widgets", "distributed.dask_hpc")
 #: What no test of ours can help: tornado sets a limit to a connection attempt that distributed has given up.
 OTHERS = (r"^asyncio: Future exception was never retrieved\n.*exception=TimeoutError\('Timeout'\)>",)
+#: Of the garbage collector: objects made and not given up, and rounds, until it looks.
+_THRESHOLDS = (10_000, 10, 10)
 #: What a test may name.
 MARKER = "errors"
 
@@ -38,6 +40,8 @@ class Unexpected(logging.Handler):
         self._missing: set[str] = set()
         #: Event loops since the last test, and those that still run.
         self._loops: list[asyncio.BaseEventLoop] = []
+        #: How many of them are of earlier tests, and how often the collector has let survivors grow old.
+        self._known = self._aged = 0
 
     def emit(self, record: logging.LogRecord) -> None:
         """Remember what was logged, with its traceback."""
@@ -72,6 +76,17 @@ class Unexpected(logging.Handler):
         """What is there before the first test is not looked through after each."""
         gc.collect()
         gc.freeze()
+        # what is found later is found all the same, and looking takes time
+        gc.set_threshold(*_THRESHOLDS)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_collection(self) -> Generator[None, Any, Any]:
+        """Of what is imported nothing becomes garbage that is worth to be looked for."""
+        gc.disable()
+        try:
+            return (yield)
+        finally:
+            gc.enable()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, Any, Any]:
@@ -118,7 +133,10 @@ class Unexpected(logging.Handler):
         # it remembers methods of servers, and with them whole clusters, each of whose servers hears all that
         # any other logs: after some hundred tests that took longer than a test
         core._expects_comm.cache_clear()
-        gc.collect()
+        # Beside a cluster that the tests of a file share, a test that begins none and makes little has left
+        # what it has left among the young: most are such, and going through the cluster took longer.
+        young = not last and len(self._loops) == self._known and _aged() == self._aged
+        gc.collect(1 if young else 2)
         # Those of clusters that the tests of a file share run on, until its last test. One that still runs
         # then is of a library such as zarr and never ends: each test after it would look through all that
         # those before have left, which took longer than most tests.
@@ -126,6 +144,7 @@ class Unexpected(logging.Handler):
         if not self._loops:
             # whatever is still there stays: the next test need not look through it
             gc.freeze()
+        self._known, self._aged = len(self._loops), _aged()
 
     def _look(self, item: pytest.Item) -> None:
         logged, self._logged = self._logged, []
@@ -139,6 +158,10 @@ class Unexpected(logging.Handler):
         # what failed may leave behind what it would have ended; a failure in teardown is not run again
         if unexpected and getattr(item, "passed", True):
             pytest.fail("errors were logged that the test did not expect:\n\n" + "\n".join(unexpected), False)
+
+
+def _aged() -> int:
+    return sum(generation["collections"] for generation in gc.get_stats()[1:])
 
 
 def _patterns(item: pytest.Item) -> list[str]:
