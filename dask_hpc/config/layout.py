@@ -5,7 +5,7 @@ Rules of the file: nothing here reads a configuration or knows what a setting ma
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import Any
 
 from dask_hpc.config.rows import Setting, table
@@ -15,11 +15,16 @@ from dask_hpc_policies.params import shown
 
 def parts(config: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Each setting of a configuration as one of its own, by key; what is below `within` as it is there."""
-    sections = _sections()
+    return _parts(config, within, _sections())
+
+
+def _parts(
+    config: Mapping[str, Any], within: str, sections: Set[str]
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
     for key, value in config.items():
         section = f"{within}.{key}" if within else str(key)
         if section.replace("_", "-") in sections and isinstance(value, Mapping):
-            yield from ((f"{key}.{inner}", {key: part}) for inner, part in parts(value, section))
+            yield from ((f"{key}.{inner}", {key: part}) for inner, part in _parts(value, section, sections))
         else:
             yield str(key), {key: value}
 
@@ -32,14 +37,18 @@ def leaves(config: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, A
     within
         The section that it is below ``hpc``.
     """
-    sections = _sections()
+    # every process reads its settings again and again: the table is gone through once each time
+    return _leaves(config, within, _sections())
+
+
+def _leaves(config: Mapping[str, Any], within: str, sections: Set[str]) -> Iterator[tuple[str, Any]]:
     for key, value in config.items():
         name = f"{within}.{key}" if within else str(key)
         section = name.replace("_", "-")
         if section not in sections:
             yield name, value
         elif isinstance(value, Mapping):
-            yield from leaves(value, section)
+            yield from _leaves(value, section, sections)
         else:
             raise ConfigError(f"hpc.{section} is {shown(value)}; allowed: a mapping, as in hpc.yaml")
 

@@ -15,7 +15,7 @@ import jsonschema
 import pytest
 import yaml
 
-from dask_hpc.config import Settings, is_setting, load_defaults, settings, table
+from dask_hpc.config import Settings, is_setting, layout, load_defaults, settings, table
 from dask_hpc.config import text as settings_text
 from dask_hpc.errors import ConfigError, DaskHPCError
 from dask_hpc_policies import codec
@@ -206,3 +206,10 @@ def test_json_round_trip() -> None:
     assert codec.decode(Settings, codec.encode(changed)) == changed
     with pytest.raises(ConfigError):
         codec.decode(Settings, {"tick_s": 0.0})
+
+
+def test_the_table_is_gone_through_once_for_all_that_is_read(monkeypatch):
+    gone = []
+    monkeypatch.setattr(layout, "table", lambda: gone.append(1) or table())
+    assert settings(load("hpc.yaml")["hpc"]) == Settings()
+    assert len(gone) == 1

@@ -6,6 +6,7 @@ release that changes one is refused with a clear message instead of failing in t
 
 from __future__ import annotations
 
+import functools
 import inspect
 import platform
 from collections.abc import Mapping
@@ -157,7 +158,7 @@ def check() -> list[str]:
         if function is None:
             problems.append(f"{owner.__name__}.{name} is missing")
             continue
-        present = tuple(inspect.signature(function).parameters)
+        present = _parameters(function)
         missing = [p for p in parameters if p not in present]
         if missing:
             problems.append(f"{owner.__name__}.{name} has no parameter {', '.join(missing)}")
@@ -171,6 +172,11 @@ def check() -> list[str]:
     if getattr(stealing, "_WORKER_STATE_UNDEFINED", NOT_THERE) != NOT_THERE:
         problems.append("workers answer a steal-request for unknown tasks otherwise than expected")
     return problems
+
+
+@functools.cache
+def _parameters(function: Any) -> tuple[str, ...]:
+    return tuple(inspect.signature(function).parameters)
 
 
 def _has(owner: Any, name: str) -> bool:
