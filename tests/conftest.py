@@ -2,7 +2,7 @@
 
 - `data_folder`: real data that is not part of the repository, from ``$DASK_HPC_DATA``. A test that
   uses it carries the marker ``data`` and is skipped, with the reason, when the folder is not there.
-- Worker processes are forked from one that has imported Dask, as most of what they take is imports. They
+- Worker processes are forked from one that has imported Dask and us: most of what they take is imports. They
   have its environment; where they need another one, ``distributed.worker.multiprocessing-method`` is set.
 - What clusters keep in memory is in a folder of the process (``hpc.node.memory-folder``).
 - With ``CI=true`` any other skipped test fails the run: nothing is left untested by accident.
@@ -88,8 +88,15 @@ def _made_folder() -> str:
 _memory = _made_folder()
 os.environ[_MEMORY_FOLDER] = _memory
 atexit.register(shutil.rmtree, _memory, True)
+#: What each worker, or each producer of a flow, would import by itself again.
+_IMPORTED = (
+    "distributed", "numpy", "pandas", "xarray", "dask.array", "dask_hpc.agent", "dask_hpc.worker.heartbeat",
+    "dask_hpc.worker.small", "dask_hpc.worker.saved", "dask_hpc.worker.coupling.receiver",
+    "dask_hpc.worker.io.switch", "dask_hpc.worker.power.switch", "dask_hpc.program.block_tasks",
+    "dask_hpc.coupling.source", "dask_hpc.scheduler.install",
+)  # fmt: skip
 # workers are forked from a process that has this environment, not one that some test has set for itself
-get_mp_context()
+get_mp_context().set_forkserver_preload(list(_IMPORTED))
 multiprocessing.forkserver.ensure_running()
 
 _in_ci = os.environ.get("CI", "").lower() in {"1", "true", "yes"}

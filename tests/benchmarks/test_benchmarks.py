@@ -20,6 +20,7 @@ import pytest
 import run
 import shapes
 from distributed import LocalCluster
+from outside import FORKED
 
 from dask_hpc.demo.users import Served
 from dask_hpc_policies import registry
@@ -48,7 +49,7 @@ def report(name: str) -> dict[str, Any]:
     bar = [] if name in EXACT else [f"--bar={IMPOSSIBLE}"]
     done = subprocess.run(
         [sys.executable, str(HERE / f"{name}.py"), "--tiny", "--json", *bar],
-        env=dict(os.environ, PYTHONPATH=os.pathsep.join(roots)),
+        env=dict(os.environ, PYTHONPATH=os.pathsep.join(roots), **FORKED),
         capture_output=True,
         text=True,
         timeout=280,

@@ -81,7 +81,7 @@ def test_a_preload_on_the_command_line(tmp_path, loop):
     worker = [*start, "worker", "--no-dashboard", "--scheduler-file", file]
     with (
         popen([*scheduler, "--preload", "dask_hpc.preload"]),
-        popen([*worker, "--nthreads", "1"]),
+        popen([*worker, "--nthreads", "1", "--no-nanny"]),
         Client(scheduler_file=file, loop=loop, timeout=30) as client,
     ):
         client.wait_for_workers(1, timeout=30)

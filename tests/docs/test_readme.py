@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from outside import FORKED
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Folders that hold no texts of ours.
@@ -55,8 +57,9 @@ def test_an_example_runs_as_printed(name, number, code, tmp_path):
     script = tmp_path / "example.py"
     script.write_text(code, encoding="utf-8")
     done = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, timeout=100, cwd=tmp_path, check=False
-    )
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=100, cwd=tmp_path,
+        env={**os.environ, **FORKED}, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     told = PRINTS.get(name, ())[number : number + 1]
     assert all(text in done.stdout for text in told), done.stdout

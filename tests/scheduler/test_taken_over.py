@@ -19,6 +19,7 @@ from distributed import Security
 from encrypted import fields
 from helpers import live, traces_of_ours, until
 from killed_controller import COUNT, field, simulate
+from outside import FORKED
 
 import dask_hpc
 from dask_hpc.checkpoint.record import records
@@ -40,7 +41,7 @@ def earlier(*arguments):
     before = set(folders())
     # as a module: keys of tasks are made of the names of their functions
     command = [sys.executable, "-c", f"import killed_controller; killed_controller.main(*{arguments!r})"]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    env = {**os.environ, **FORKED, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=env, start_new_session=True) as process:
         try:
             assert process.stdout.readline() == b"ready\n"

@@ -19,6 +19,9 @@ PATHS = os.pathsep.join(
     [*(str(_ROOT / name) for name in ("", "policies", "widgets")), str(Path(__file__).resolve().parent)]
 )
 
+#: A program that is started with these forks its workers from one process that has imported what they need.
+FORKED = {"DASK_DISTRIBUTED__WORKER__MULTIPROCESSING_METHOD": "forkserver"}
+
 
 def until(condition: Callable[[], Any], what: str) -> Any:
     """Wait until `condition()` is true and give its value."""

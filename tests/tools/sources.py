@@ -1,14 +1,11 @@
-"""Producers of flows in processes of their own, told by lines what to do."""
+"""Producers of flows in processes of their own, told one by one what to do."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-import subprocess
-import sys
+import multiprocessing
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,28 +20,32 @@ def whole(step: int) -> np.ndarray:
 
 
 class Producer:
-    """A `dask_hpc.Source` in a process; what it answers to each line is read by `answer`."""
+    """A `dask_hpc.Source` in a process; what it answers is read by `answer`.
+
+    It is forked from the process that the tests' workers are forked from: what it loads is most of what one
+    that starts anew takes.
+    """
 
     def __init__(
         self, scheduler: str, rank: int = 0, size: int = 1, rows: tuple[int, int] = (0, 8), **more: Any
     ) -> None:
         told = {"scheduler": scheduler, "rank": rank, "size": size, "rows": rows, **more}
-        self.process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).resolve()), json.dumps(told)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
+        self._pipe, other = multiprocessing.Pipe()
+        forked = multiprocessing.get_context("forkserver")
+        self.process = forked.Process(target=main, args=(other, told), daemon=True)
+        self.process.start()
+        other.close()
 
     def tell(self, op: str, **what: Any) -> None:
         """Have it do something."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps({"op": op, **what}) + "\n")
-        self.process.stdin.flush()
+        self._pipe.send({"op": op, **what})
 
     def answer(self) -> Any:
-        """What it has answered to the earliest line that was not asked about."""
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        return json.loads(line) if line else "gone"
+        """What it has answered to the earliest word that was not asked about."""
+        try:
+            return self._pipe.recv()
+        except (EOFError, OSError):
+            return "gone"
 
     def ask(self, op: str, **what: Any) -> Any:
         """Both."""
@@ -54,10 +55,8 @@ class Producer:
     def end(self) -> None:
         """Kill it."""
         self.process.kill()
-        self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout):
-            assert pipe is not None
-            pipe.close()
+        self.process.join()
+        self._pipe.close()
 
 
 @asynccontextmanager
@@ -94,18 +93,20 @@ async def nothing_left(s: Any, *workers: Any) -> None:
     assert traces_of_ours(s) == []
 
 
-def main() -> None:
-    """Do what the lines say."""
+def main(pipe: Any, told: dict[str, Any]) -> None:
+    """Do what is said."""
     from distributed import Security
 
     import dask_hpc
 
-    told = json.loads(sys.argv[1])
     first, last = told["rows"]
     security = Security(**told["security"]) if "security" in told else None
     source = None
-    for line in sys.stdin:
-        what = json.loads(line)
+    while True:
+        try:
+            what = pipe.recv()
+        except EOFError:
+            return
         op = what.pop("op")
         try:
             if op == "open":
@@ -128,8 +129,8 @@ def main() -> None:
             elif op == "communicate":
                 with source.communicating():
                     # as long as the other end of this pipe likes
-                    print(json.dumps("communicating"), flush=True)
-                    sys.stdin.readline()
+                    pipe.send("communicating")
+                    pipe.recv()
                 found = "done"
             elif op == "inside":
                 with source.communicating():
@@ -141,8 +142,4 @@ def main() -> None:
                 found = "closed"
         except Exception as error:
             found = {"error": type(error).__name__, "text": str(error)}
-        print(json.dumps(found), flush=True)
-
-
-if __name__ == "__main__":
-    main()
+        pipe.send(found)

@@ -57,6 +57,7 @@ def _soon(request, monkeypatch):
     """Updates come sooner than they do, but where that is the question."""
     if "at_most_twice" not in request.node.name:
         monkeypatch.setattr("dask_hpc_widgets.panel.PERIOD_S", 0.05)
+        monkeypatch.setattr("dask_hpc_widgets.base.link.ABSENT_S", 0.5)
 
 
 @pytest.fixture
