@@ -40,6 +40,7 @@ import dask_hpc.config  # noqa: E402
 dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"})
 
 from distributed.utils import get_mp_context  # noqa: E402
+from forked_managers import fork_managers  # noqa: E402
 
 from distributed.utils_test import (  # isort: skip  # noqa: E402
     a,
@@ -93,11 +94,12 @@ _IMPORTED = (
     "distributed", "numpy", "pandas", "xarray", "dask.array", "dask_hpc.agent", "dask_hpc.worker.heartbeat",
     "dask_hpc.worker.small", "dask_hpc.worker.saved", "dask_hpc.worker.coupling.receiver",
     "dask_hpc.worker.io.switch", "dask_hpc.worker.power.switch", "dask_hpc.program.block_tasks",
-    "dask_hpc.coupling.source", "dask_hpc.scheduler.install",
+    "dask_hpc.coupling.source", "dask_hpc.scheduler.install", "dask_hpc.worker.manager",
 )  # fmt: skip
 # workers are forked from a process that has this environment, not one that some test has set for itself
 get_mp_context().set_forkserver_preload(list(_IMPORTED))
 multiprocessing.forkserver.ensure_running()
+fork_managers()
 
 _in_ci = os.environ.get("CI", "").lower() in {"1", "true", "yes"}
 _wrong_skips: list[str] = []
