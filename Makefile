@@ -8,7 +8,7 @@
 #                    SUBSET=0.4 for that share of them, drawn by SUBSET_SEED (default: the commit)
 #   make test-browser  the panel in a real JupyterLab in headless Chromium; SCREENSHOTS=folder keeps the pictures
 #   make screenshots  the same, and the pictures in the README anew: the panel, and three users before and after
-#   make test-previous  the tests on live clusters with the release of distributed before the newest
+#   make test-previous  the tests on live clusters with the release of distributed before the newest, or a SUBSET
 #   make test-distributed  some of distributed's own tests, on stock and with our preload, and what differs; cloned
 #                    from its repository    TEST_DISTRIBUTED_FILES="test_locks test_queues" to choose
 #   make mutants     breaks chosen lines, one at a time, and lists those that no test notices
@@ -64,8 +64,9 @@ mutants: $(VENV)/.test
 	$(BIN)/python tests/tools/mutants.py $(MUTANTS_ARGS)
 
 # These take longest and begin first, so that no process is left alone with one of them.
-LONGEST := benchmarks/test_benchmarks chaos/test_chaos notebooks/test_stories widgets/test_beginner \
-  sim/test_io_aware_runs scheduler/test_memory_levels demo/test_demo
+LONGEST := benchmarks/test_benchmarks parity/test_parity_esp slurm/test_cluster widgets/test_beginner \
+  checkpoint/test_session_hosts chaos/test_chaos notebooks/test_stories sim/test_io_aware_runs \
+  scheduler/test_memory_levels demo/test_demo
 
 # Only files that have such tests are loaded.
 test-slow: $(VENV)/.test
@@ -87,7 +88,8 @@ ELSEWHERE := corridor dtypes_live every_loss forecasts_live kept_versions memory
 
 test-previous: $(VENV)-previous/.test
 	$(VENV)-previous/bin/python $(DISTRIBUTED) tests/scheduler tests/client tests/program \
-	  $(ELSEWHERE:%=--ignore=tests/scheduler/test_%.py) $(PYTEST_ARGS)
+	  $(ELSEWHERE:%=--ignore=tests/scheduler/test_%.py) \
+	  --subset $(SUBSET) --subset-seed $(SUBSET_SEED) $(PYTEST_ARGS)
 
 test-distributed: $(VENV)/.test
 	$(BIN)/python tests/tools/distributed_tests.py $(TEST_DISTRIBUTED_FILES)
