@@ -30,7 +30,7 @@ from dask_hpc.checkpoint.segments import held_bytes
 from dask_hpc.checkpoint.store import Store
 from dask_hpc.errors import CheckpointError
 from dask_hpc.session import keys
-from dask_hpc.worker import managers
+from dask_hpc.worker import fetching, managers
 from dask_hpc.worker.host_process import collect
 from dask_hpc.worker.left_behind import MANAGER
 from dask_hpc.worker.managers import listening
@@ -273,6 +273,7 @@ def test_a_manager_that_is_late_costs_no_version(
     os.kill(manager or 0, signal.SIGKILL)
     until(lambda: home()[1] is None, "it has ended")
     monkeypatch.setattr(managers, "_STARTS_S", 0.3)
+    monkeypatch.setattr(fetching, "_CONNECT_S", 0.3)
     with (folder / f"{MANAGER}.lock").open() as lock:
         # one that has begun, and does not listen yet
         fcntl.flock(lock, fcntl.LOCK_EX)
