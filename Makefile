@@ -53,8 +53,9 @@ demo: $(VENV)/.demo
 DISTRIBUTED := -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 PYTEST := $(BIN)/python $(DISTRIBUTED)
 
+# None of those in a browser run here, and what they import takes each process a while.
 test: lint
-	$(PYTEST) $(PYTEST_ARGS)
+	$(PYTEST) --ignore=tests/browser $(PYTEST_ARGS)
 
 # Watching every line takes half as long again.
 coverage: $(VENV)/.test
