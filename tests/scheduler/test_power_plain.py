@@ -54,7 +54,7 @@ async def test_plain_work_has_the_nodes_that_there_are_watts_for_and_all_again_a
     c, s, *workers, policy
 ):
     rt = await dask_hpc.install(c, policy=policy, **WATTS)
-    futures = c.map(nap, range(9000))
+    futures = c.map(nap, range(4000), seconds=0.04)
     await until(lambda: busy(s) == 4, "as in stock it is everywhere")
     # 280 W idle, 130 W more a node: two fit
     await rt.corridor(upper_w=280 + 2 * 130 + 60)
@@ -85,7 +85,7 @@ async def test_plain_work_has_the_nodes_that_there_are_watts_for_and_all_again_a
 @live(workers=4)
 async def test_a_job_has_what_is_withheld_and_comes_before_plain_work(c, s, *workers):
     rt = await dask_hpc.install(c, policy="power-aware", **WATTS)
-    futures = c.map(nap, range(9000))
+    futures = c.map(nap, range(4000), seconds=0.04)
     # 280 W idle: 3 busy nodes
     await rt.corridor(upper_w=280 + 3 * 130 + 60)
     await withheld(rt, 1)

@@ -49,7 +49,7 @@ def delayed():
 
 
 def labelled():
-    values = xr.DataArray(np.arange(3600.0).reshape(60, 60), dims=("x", "y")).chunk({"x": 10, "y": 20})
+    values = xr.DataArray(np.arange(3600.0).reshape(60, 60), dims=("x", "y")).chunk({"x": 20, "y": 30})
     return (values - values.mean("x")).groupby(xr.DataArray(np.arange(60) % 4, dims="x", name="g")).sum()
 
 
