@@ -5,8 +5,9 @@ happens. The clock goes on from the snapshot's; a job that runs begins at that m
 time that is left, so that waits and node-seconds of the run count from there. Plain work (the default job) is
 left out, with the nodes that it holds. Nodes keep their roles, hosts and failure domains, and go when their
 walltimes end; the file system is as fast as it has shown. What the snapshot does not tell of the machine is
-left out, and a note of the workload says so. Metrics count from the snapshot on: what was submitted before is
-taken as submitted then.
+left out, and a note of the workload says so. A job that needs more nodes than there are waits to the end of
+the run, and has those wait that the policy keeps behind it. Metrics count from the snapshot on: what was
+submitted before is taken as submitted then.
 """
 
 from __future__ import annotations
@@ -121,7 +122,8 @@ def engine_from(
         chosen = replace(chosen, extra={**chosen.extra, EXTRA: asdict(lent)})
     machine = machine_of(view, machine_nodes, held, views, pool)
     machine = replace(machine, adaptation=adaptation or FREE, power=power, failures=failures or Failures())
-    workload = Workload(name=name, jobs=jobs, source=name, notes=(note, *filter(None, [unknowns(machine)])))
+    told = (note, *filter(None, [unknowns(machine)]))
+    workload = Workload(name=name, jobs=jobs, source=name, notes=told, wide_wait=True)
     engine = Engine(workload, registry.create(policy), machine, chosen)
     active = [_active(i, job, view.now_s) for i, job in enumerate(zip(jobs, views, strict=True))]
     if speed == LINEAR:

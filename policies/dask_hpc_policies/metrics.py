@@ -99,6 +99,11 @@ def throughput_per_h(runs: Iterable[JobRun]) -> float | None:
     return sum(run.state == "completed" for run in every) / span_s * 3600 if span_s else None
 
 
+def unended(runs: Iterable[JobRun]) -> int:
+    """Jobs that have not ended: means of two sets of runs compare only where these are as many in both."""
+    return sum(run.end_s is None for run in runs)
+
+
 def max_flow_s(runs: Iterable[JobRun]) -> float | None:
     """Longest turnaround of the jobs that started and ended."""
     return max((run.turnaround_s for run in runs if run.turnaround_s is not None), default=None)

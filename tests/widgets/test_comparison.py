@@ -84,6 +84,16 @@ def test_what_a_run_does_not_have_is_not_available():
     assert not [row for row in rows(comparison.metrics({"never": never})) if row[0] == "Makespan"]
 
 
+def test_times_of_other_jobs_are_not_compared():
+    stuck = result(ran("a", 0, 0, 100), ran("b", 0, None, None, state="pending"))
+    _, *body = rows(comparison.metrics({"after": AFTER, "stuck": stuck}))
+    assert body[:3] == [
+        ["Jobs that never end", "0", "1 (worse)"],
+        ["Makespan", "3.33 min", "100 s (of other jobs)"],
+        ["Mean turnaround", "2.5 min", "100 s (of other jobs)"],
+    ]
+
+
 def test_large_numbers_are_written_out():
     waited = result(ran("a", 0, 98_765, 98_775, expansions=1_234))
     _, *body = rows(comparison.metrics({"x": waited}))

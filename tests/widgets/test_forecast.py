@@ -136,6 +136,13 @@ def test_a_run_that_is_missing_leaves_its_row_and_gain_open(forecast):
     assert told(now(), alone)["Gain if applied"] == ("not known", "what runs is not known here")
 
 
+def test_a_gain_is_of_the_same_jobs(forecast):
+    runs = tuple(replace(run, end_s=None) if run.id == "j-2" else run for run in forecast.runs.runs)
+    stuck = replace(forecast.runs, runs=runs)
+    assert replace(forecast, runs=stuck).gain() == "1 job more ends"
+    assert replace(forecast, chosen=stuck).gain() == "1 job fewer ends"
+
+
 def test_the_browser_is_told_of_both_rows_in_small_pieces_and_again_when_it_asks(forecast):
     part = TimelinePart(now())
     sent = []

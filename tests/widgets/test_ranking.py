@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from panel_states import ASSUMED_S, FCFS, MALLEABLE, ROWS, STATE
+from panel_states import ASSUMED_S, FCFS, MALLEABLE, ROWS, STATE, job
 
 from dask_hpc.errors import WorkloadError
 from dask_hpc.sim import what_if as sim
@@ -54,6 +54,26 @@ def test_the_best_is_better_than_what_runs_or_nobody():
     assert "fcfs, as it runs" in html
     assert "1.7 min sooner" in html or "100 s sooner" in html
     assert "<b>" not in html
+
+
+def test_who_has_a_job_wait_for_ever_is_not_best_by_the_times_of_the_others():
+    # eight nodes never come: first come, first served, nobody behind starts either
+    wide, behind = job(2, 0, 8, 8, 20), job(3, 0, 2, 2, 900)
+    found = try_all(replace(STATE, jobs=(STATE.jobs[0], wide, behind)), ROWS, FCFS, ASSUMED_S)
+    present = found.tried[0]
+    assert present.unended("makespan_s") == 2
+    for goal in ("mean_turnaround_s", "makespan_s"):
+        ranked = found.ranked(goal)
+        left = [one.unended(goal) for one, _ in ranked]
+        assert left == sorted(left)
+        assert left[0] == 1
+        # it ends sooner, as it is the time of fewer
+        assert present.value(goal) < ranked[0][1]
+        assert found.best(goal) is ranked[0][0]
+        html = found.html(goal, "x")
+        assert "1 job of then never ends" in html
+        assert "1 job more ends" in html
+    assert present.unended("job:j-1") == 0
 
 
 def test_energy_is_a_goal_where_the_state_says_what_nodes_draw():

@@ -11,7 +11,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from dask_hpc.report.looks import looks
-from dask_hpc_policies.metrics import JobRun
+from dask_hpc_policies.metrics import JobRun, unended
 from dask_hpc_policies.wording import counted
 from dask_hpc_widgets.base import markup
 from dask_hpc_widgets.base.markup import Column, Markup
@@ -38,6 +38,8 @@ class _Metric:
     is_share: bool = False
     #: What is said of a value that is many times the first: so many times as long.
     times: str = "times as long"
+    #: Whether it is of the jobs that end alone: not to be compared where others do.
+    of_ended: bool = False
 
 
 def _share(value: float) -> str:
@@ -48,11 +50,14 @@ def _number(value: float) -> str:
     return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
 
 
+#: What is told of where some do not end, beside the metrics of a run.
+_UNENDED = "unended"
 _METRICS = (
-    _Metric("makespan_s", "Makespan", markup.seconds),
-    _Metric("mean_turnaround_s", "Mean turnaround", markup.seconds),
-    _Metric("mean_wait_s", "Mean wait", markup.seconds),
-    _Metric("mean_bounded_slowdown", "Mean bounded slowdown", _number, times="times as much"),
+    _Metric(_UNENDED, "Jobs that never end", _number),
+    _Metric("makespan_s", "Makespan", markup.seconds, of_ended=True),
+    _Metric("mean_turnaround_s", "Mean turnaround", markup.seconds, of_ended=True),
+    _Metric("mean_wait_s", "Mean wait", markup.seconds, of_ended=True),
+    _Metric("mean_bounded_slowdown", "Mean bounded slowdown", _number, times="times as much", of_ended=True),
     _Metric("utilization", "Utilization", _share, less_is_better=False, is_share=True),
     _Metric("expansions", "Expansions", _number, less_is_better=None),
     _Metric("shrinks", "Shrinks", _number, less_is_better=None),
@@ -65,12 +70,16 @@ def metrics(runs: Mapping[str, Result]) -> Markup:
     Each column but the first says how it differs from the first.
     """
     titles = list(runs)
-    found = [result.metrics(jobs=False) for result in runs.values()]
+    left = [unended(result.runs) for result in runs.values()]
+    found = [
+        {**result.metrics(jobs=False), **({_UNENDED: count} if any(left) else {})}
+        for result, count in zip(runs.values(), left, strict=True)
+    ]
     columns: list[Column] = [("Metric", False), *((title, True) for title in titles)]
     rows = [
         [
             one.label,
-            *(_cell(one, found[0].get(one.key), column.get(one.key), column is found[0]) for column in found),
+            *(_cell(one, found[0], column) for column in found),
         ]
         for one in _METRICS
         if any(column.get(one.key) is not None for column in found)
@@ -78,13 +87,16 @@ def metrics(runs: Mapping[str, Result]) -> Markup:
     return markup.table(columns, rows, f"Metrics of {', '.join(titles)}")
 
 
-def _cell(one: _Metric, first: float | None, value: float | None, is_first: bool) -> str:
+def _cell(one: _Metric, before: Mapping[str, Any], here: Mapping[str, Any]) -> str:
+    first, value = before.get(one.key), here.get(one.key)
     if value is None:
         return "n/a"
     text = one.text(value)
-    if is_first or first is None:
+    if here is before or first is None:
         return text
-    return Markup("{} {}").format(text, markup.element("span", f"({_difference(one, first, value)})"))
+    same = not one.of_ended or before.get(_UNENDED) == here.get(_UNENDED)
+    told = _difference(one, first, value) if same else "of other jobs"
+    return Markup("{} {}").format(text, markup.element("span", f"({told})"))
 
 
 def _difference(one: _Metric, first: float, value: float) -> str:

@@ -31,6 +31,8 @@ class Workload:
     seed: int | None = None
     #: What the reader left out or changed, one counted sentence each.
     notes: tuple[str, ...] = ()
+    #: Jobs that are wider than the machine wait for ever, as on a cluster that nodes have left.
+    wide_wait: bool = False
 
     def __deepcopy__(self, _: object) -> Workload:
         return self
@@ -51,13 +53,13 @@ def fitted(workload: Workload, nodes: int, wide: Literal["drop", "clip", "refuse
     Raises
     ------
     WorkloadError
-        For a job that cannot run, with ``refuse``; or when no job is left.
+        For a job that cannot run, with ``refuse``, unless it may wait for ever; or when no job is left.
     """
     jobs: list[Job] = []
     changed = 0
     for job in workload.jobs:
         need = max(job.start_nodes or 0, job.min_nodes)
-        if need > nodes:
+        if need > nodes and not workload.wide_wait:
             changed += 1
             if wide == "refuse":
                 raise WorkloadError(
@@ -73,7 +75,7 @@ def fitted(workload: Workload, nodes: int, wide: Literal["drop", "clip", "refuse
                 max_nodes=nodes,
                 reference_nodes=0 if job.program is not None or job.start_nodes is None else nodes,
             )
-        elif job.max_nodes > nodes:
+        elif need <= nodes < job.max_nodes:
             reference = job.reference_nodes or job.start_nodes or job.max_nodes
             job = replace(job, max_nodes=nodes, reference_nodes=reference)
         jobs.append(job)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from dask_hpc.report.looks import printable
 from dask_hpc.report.spans import Spans, packed
 from dask_hpc_policies.decision import ReasonCode
+from dask_hpc_policies.metrics import unended
 from dask_hpc_policies.model import NodeView
 from dask_hpc_policies.wording import counted
 from dask_hpc_widgets.base import markup
@@ -70,6 +71,9 @@ class Forecast:
         """What applying the chosen policy would change, in words; empty: not known."""
         if self.runs is None or self.chosen is None:
             return ""
+        if more := unended(self.runs.runs) - unended(self.chosen.runs):
+            # the times of those that end are of other jobs then
+            return more_end(more)
         before, after = (run.metrics(jobs=False) for run in (self.runs, self.chosen))
         told = []
         for key, what in (("mean_turnaround_s", "mean turnaround"), ("makespan_s", "the last end")):
@@ -79,6 +83,12 @@ class Forecast:
             word = "earlier" if then < first else "later"
             told.append(f"{what} {markup.seconds(abs(then - first))} {word}")
         return ", ".join(told) or "none: both end alike"
+
+
+def more_end(count: int) -> str:
+    """So many jobs end that else do not; below 0: the other way round."""
+    word = "more" if count > 0 else "fewer"
+    return f"{counted(abs(count), 'job')} {word} end{'s' * (abs(count) == 1)}"
 
 
 def there(nodes: Iterable[NodeView]) -> int:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from dask_hpc.errors import WorkloadError
 from dask_hpc_policies import registry
+from dask_hpc_policies.metrics import unended
 from dask_hpc_policies.model import ClusterSnapshot
 from dask_hpc_policies.power.view import seen
 from dask_hpc_policies.wording import counted
@@ -19,6 +20,7 @@ from dask_hpc_widgets.base import markup
 from dask_hpc_widgets.base.background import Cancelled
 from dask_hpc_widgets.base.markup import Markup
 from dask_hpc_widgets.forms.model import is_custom, title
+from dask_hpc_widgets.live.forecast import more_end
 from dask_hpc_widgets.live.what_if import Progress, WhatIf, picture_of
 
 if TYPE_CHECKING:
@@ -57,6 +59,10 @@ class Tried:
         run = next((one for one in self.result.runs if one.id == goal.removeprefix(JOB)), None)
         return None if run is None or run.end_s is None else run.end_s - (self.result.from_s or 0.0)
 
+    def unended(self, goal: str) -> int:
+        """Jobs that do not end and that the goal is about: all, or, of the goal of one job, none."""
+        return 0 if self.result is None or goal.startswith(JOB) else unended(self.result.runs)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranking:
@@ -70,16 +76,22 @@ class Ranking:
     view: ClusterSnapshot = field(default_factory=lambda: ClusterSnapshot(now_s=0.0), repr=False)
 
     def ranked(self, goal: str) -> list[tuple[Tried, float]]:
-        """Policies with what they come to by `goal`, the best first; of equal ones the one that runs."""
+        """Policies with what they come to by `goal`, the best first; of equal ones the one that runs.
+
+        Under whom more jobs end is better: who leaves some to wait for ever has the others end sooner.
+        """
         found = [(one, value) for one in self.tried if (value := one.value(goal)) is not None]
-        return sorted(found, key=lambda pair: (round(pair[1], 6), not pair[0].runs))
+        return sorted(found, key=lambda pair: (pair[0].unended(goal), round(pair[1], 6), not pair[0].runs))
 
     def best(self, goal: str) -> Tried | None:
         """What to choose instead of what runs; None when nothing is better."""
         ranked = self.ranked(goal)
         if not ranked:
             return None
-        (first, least), present = ranked[0], next((value for one, value in ranked if one.runs), None)
+        first, least = ranked[0]
+        runs, present = next((pair for pair in ranked if pair[0].runs), (None, None))
+        if runs is not None and runs.unended(goal) > first.unended(goal):
+            return first
         return None if present is not None and present - least <= _SAME * present else first
 
     def what_if(self, chosen: Tried) -> WhatIf:
@@ -92,18 +104,19 @@ class Ranking:
     def html(self, goal: str, label: str) -> Markup:
         """A table, the best first, each beside what runs."""
         ranked = self.ranked(goal)
-        present = next((value for one, value in ranked if one.runs), None)
+        present = next((pair for pair in ranked if pair[0].runs), None)
         columns = (("Rank", True), ("Policies", False), (label, True), ("Beside what runs", False))
         rows: list[list[str]] = []
         for place, (one, value) in enumerate(ranked, 1):
             name = f"{one.name}, as it runs" if one.runs else one.name
-            text = _text(goal, value)
+            text, left = _text(goal, value), one.unended(goal)
+            text += f"; {counted(left, 'job')} of then never end{'s' * (left == 1)}" if left else ""
             if rows and rows[-1][2] == text:
                 # many do the same from here: they share a row
                 rows[-1][1] += f"; {name}"
             else:
                 rows.append(
-                    [str(place), name, text, "" if present is None else _beside(goal, value, present)]
+                    [str(place), name, text, "" if present is None else _beside(goal, (one, value), present)]
                 )
         failed = [f"{one.name} cannot be run from here: {one.failure}." for one in self.tried if one.failure]
         missing = self.count - len(self.tried)
@@ -192,7 +205,10 @@ def _text(goal: str, value: float) -> str:
     return f"{value / 3.6e6:.3g} kWh" if value >= 3.6e5 else f"{value / 1000:.3g} kJ"
 
 
-def _beside(goal: str, value: float, present: float) -> str:
+def _beside(goal: str, here: tuple[Tried, float], runs: tuple[Tried, float]) -> str:
+    (one, value), (other, present) = here, runs
+    if more := other.unended(goal) - one.unended(goal):
+        return more_end(more)
     if abs(value - present) <= _SAME * max(value, present):
         return "same"
     words = ("less", "more") if goal == ENERGY[1] else ("sooner", "later")
