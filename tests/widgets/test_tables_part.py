@@ -16,7 +16,7 @@ from dask_hpc_widgets.live.code import CodePart
 from dask_hpc_widgets.live.tables import TablesPart
 from dask_hpc_widgets.live.timeline import AnyWidget, TimelinePart
 from dask_hpc_widgets.live.wire import Told
-from dask_hpc_widgets.views.table import EVERY, Table
+from dask_hpc_widgets.views.table import EVERY, Search, Table
 
 pytestmark = pytest.mark.skipif(AnyWidget is None, reason="pip install 'dask-hpc[widgets]'")
 
@@ -242,6 +242,19 @@ def test_views_that_are_closed_cost_nothing(part, page, monkeypatch):
     assert max(map(size, page.sent[1:])) <= UPDATE_BYTES
 
 
+def test_where_much_happens_only_what_is_told_is_made(part, page):
+    part.show([*NAMES, *FILLED])
+    made = []
+    part.views = tuple(
+        replace(one, table=lambda *a, one=one: made.append(one.name) or one.table(*a)) for one in part.views
+    )
+    for step in range(1, 5):
+        made.clear()
+        part.heard(many_jobs.picture(step))
+        assert 0 < len(made) < len(part.views)
+        assert len(set(made)) == len(made), "each once"
+
+
 def test_a_search_is_among_all_jobs_and_what_was_lost_is_told_again(part, page):
     many = many_jobs.picture(0)
     rows = [{**row, "id": f"x-{i + 1}", "name": f"x{i}"} for i, row in enumerate(many.jobs * 3)]
@@ -259,6 +272,15 @@ def test_a_search_is_among_all_jobs_and_what_was_lost_is_told_again(part, page):
     part._asked({"ask": "all"})
     assert [page.shows(name) for name in NAMES] == before
     assert Page(part.whole()).shows("jobs") == before[0], "a page that is loaded again begins with that"
+
+
+def test_who_is_being_resized_is_found_among_those_that_run():
+    picture = many_jobs.picture(0)
+    states = ("adapting", "running", "completing", "pending", "completed")
+    rows = [{**row, "state": state} for row, state in zip(picture.jobs, states, strict=False)]
+    for state, count in (("running", 3), ("pending", 1), ("ended", 1)):
+        found = views.named("jobs").table(replace(picture, jobs=rows), Search(state=state))
+        assert len(found.rows) == count, state
 
 
 def test_jobs_that_wait_for_the_same_are_one_row(part, page):

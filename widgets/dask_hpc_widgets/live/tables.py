@@ -8,6 +8,7 @@ order. The browser draws (``tables*.js``). Without anywidget the panel shows the
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -55,6 +56,8 @@ class TablesPart:
         #: Of the latest message; a page that misses one asks for everything.
         self.number = 0
         self._told: dict[str, Told] = {}
+        #: Names of the tables of each open view.
+        self._parts: dict[str, tuple[str, ...]] = {}
         self._open: tuple[str, ...] = ()
         self.box: Any = None
         self._set_open(opened)
@@ -101,28 +104,36 @@ class TablesPart:
     def _news(self, allowed_bytes: int) -> tuple[dict[str, Any], int]:
         found: dict[str, Any] = {}
         used = 0
-        tables = self._tables()
-        self._told = {name: self._told.get(name) or Told(title) for name, (title, _) in tables.items()}
+        views = {view.name: view for view in self.views if view.name in self._open}
+        self._parts = {name: self._parts.get(name, (name,)) for name in views}
+        tables: dict[str, dict[str, Table]] = {}
         # each update another table comes first, so that none waits for long where much happens
-        names = list(tables)
+        names = [name for part in self._parts.values() for name in part]
         turn = self.number % max(1, len(names))
-        for name in names[turn:] + names[:turn]:
-            news, more = self._told[name].news(tables[name][1], allowed_bytes - used)
-            used += more
-            if news:
-                found[name] = news
+        todo = deque(names[turn:] + names[:turn])
+        # what is not told this time is not made either
+        while todo and used < allowed_bytes:
+            name = todo.popleft()
+            own = name.partition("/")[0]
+            if own not in tables:
+                tables[own] = self._tables(views[own])
+                todo.extend(one for one in tables[own] if one not in self._parts[own])
+                self._parts[own] = tuple(tables[own])
+            if name in tables[own]:
+                told = self._told.setdefault(name, Told(views[own].title))
+                news, more = told.news(tables[own][name], allowed_bytes - used)
+                used += more
+                if news:
+                    found[name] = news
+        shown = [name for part in self._parts.values() for name in part]
+        self._told = {name: self._told[name] for name in shown if name in self._told}
         return found, used
 
-    def _tables(self) -> dict[str, tuple[str, Table]]:
-        """The tables of the open views with their titles, those after the first of a view as ``view/1``."""
-        found: dict[str, tuple[str, Table]] = {}
-        for view in self.views:
-            if view.name in self._open:
-                first = self._table(view)
-                found[view.name] = view.title, first
-                for number, table in enumerate(first.more, start=1):
-                    found[f"{view.name}/{number}"] = view.title, table
-        return found
+    def _tables(self, view: View) -> dict[str, Table]:
+        """The tables of a view, those after the first one as ``view/1``."""
+        first = self._table(view)
+        more = {f"{view.name}/{number}": table for number, table in enumerate(first.more, start=1)}
+        return {view.name: first, **more}
 
     def _table(self, view: View) -> Table:
         assert view.table is not None

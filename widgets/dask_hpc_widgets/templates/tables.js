@@ -151,7 +151,9 @@ function drawing(view, state, model, among) {
   function fits(one) {
     const texts = one.cells.map((cell) => rank(cell, state.now)).join(" ").toLowerCase();
     const is = one.cells[1]?.[0]?.[1];
-    const there = !wanted.state || (wanted.state === "ended" ? !["pending", "running"].includes(is) : is === wanted.state);
+    // as in dask_hpc_widgets.views.jobs
+    const kind = ["completed", "failed", "cancelled"].includes(is) ? "ended" : is === "pending" ? "pending" : "running";
+    const there = !wanted.state || kind === wanted.state;
     return there && wanted.text.toLowerCase().split(/\s+/).every((word) => texts.includes(word));
   }
 

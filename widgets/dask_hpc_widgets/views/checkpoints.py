@@ -84,8 +84,11 @@ def _now(picture: Picture) -> float:
 
 def _timed(row: Mapping[str, Any], now_s: float) -> dict[str, Any]:
     """`row` with times in place of ages, which would make it another one each time."""
-    ages = ((key, sign, row.get(key)) for key, sign in _AGES)
-    return {**row, **{key: round(now_s + sign * age_s) for key, sign, age_s in ages if age_s is not None}}
+    found = dict(row)
+    for key, sign in _AGES:
+        if (age_s := row.get(key)) is not None:
+            found[key] = round(now_s + sign * age_s)
+    return found
 
 
 def _table(

@@ -108,7 +108,9 @@ def _now(picture: Picture) -> float:
 
 def _found(job: Mapping[str, Any], search: Search) -> bool:
     state = job["state"]
-    if search.state and search.state != ("ended" if state in _ENDED else state):
+    # who is being resized runs
+    kind = "ended" if state in _ENDED else "pending" if state == "pending" else "running"
+    if search.state and search.state != kind:
         return False
     words = search.text.lower().split()
     if not words:
