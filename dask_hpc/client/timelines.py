@@ -75,6 +75,9 @@ def _predicted(view: ClusterSnapshot, rows: Any, policy: Any) -> tuple[Spans | N
         result = simulate_from(learned, policy)
     except (WorkloadError, SimulationError) as error:
         return None, f"Nothing is predicted: {error}."
+    except Exception as error:
+        # a policy may be anybody's code, and may be registered there alone: what has happened is drawn
+        return None, f"Nothing is predicted: {type(error).__name__}: {error}."
     poor = sum(one.confidence == "poor" for one in knowledge)
     guess = f" Of {counted(poor, 'job')} little is known: take their ends for a guess." if poor else ""
     return result.spans(), f"What is pale is predicted by the simulator.{guess}"

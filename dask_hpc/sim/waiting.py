@@ -7,7 +7,7 @@ nodes of one other job. What would not start it earlier is left out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,7 +16,9 @@ from dask_hpc.report.looks import format_seconds
 from dask_hpc.sim.learned import Knowledge, learn
 from dask_hpc.sim.what_if import simulate_from
 from dask_hpc_policies import registry
+from dask_hpc_policies.jobs.constraints import largest_at_most, smallest_at_least
 from dask_hpc_policies.model import ClusterSnapshot, JobView
+from dask_hpc_policies.rules.admission import needed_nodes
 from dask_hpc_policies.wording import counted
 
 #: Seconds that a job of which nothing is known is taken to need.
@@ -94,6 +96,7 @@ def why_waiting(
     present: Mapping[str, Any],
     job: str,
     assumed_s: float = ASSUMED_S,
+    going_on: Callable[[], object] = lambda: None,
 ) -> Waiting | None:
     """Why `job` waits in the state `view`; None: it does not wait there.
 
@@ -108,6 +111,8 @@ def why_waiting(
         Its id.
     assumed_s
         How long a job takes of which nothing is known, in seconds.
+    going_on
+        Called before each run; what it raises ends it.
 
     Raises
     ------
@@ -125,6 +130,7 @@ def why_waiting(
     start_s = None if policy is None else _start_in_s(learned, policy, job)
     found = []
     for text, change, changed in _changes(learned, waiting, present):
+        going_on()
         other = changed if isinstance(changed, ClusterSnapshot) else learned
         by = policy if isinstance(changed, ClusterSnapshot) else changed
         then_s = None if by is None else _start_in_s(other, by, job)
@@ -154,8 +160,9 @@ def _changes(
 ) -> Iterator[tuple[str, Any, Any]]:
     """Phrase, change as data, and the state or the policy to run from then."""
     needs, idle = _needs(job), max(0, view.idle_nodes)
-    # none idle: the policy may have others give one
-    nodes = min(needs - 1, max(idle, 1))
+    # none idle: the policy may have others give some
+    nodes = largest_at_most(job.constraint, min(needs - 1, idle), 1)
+    nodes = nodes or smallest_at_least(job.constraint, 1, needs - 1)
     if nodes:
         # what a job asks for cannot be changed: it is cancelled, and comes again behind all others
         smaller = replace(job, kind="malleable", min_nodes=nodes, start_nodes=None, submit_s=view.now_s)
@@ -165,11 +172,12 @@ def _changes(
         yield text, {"declare": declared}, replace(view, jobs=(*others, smaller))
     missing = needs - idle
     for other in view.jobs:
-        left = other.nodes - missing
+        left = largest_at_most(other.constraint, other.nodes - missing, max(1, other.min_nodes))
         may = other.kind == "malleable" and other.at_scheduling_point and not other.is_default
-        if may and missing > 0 and left >= max(1, other.min_nodes):
-            text = f"if {other.name or other.id} gives {counted(missing)}"
-            yield text, {"resize": {"job": other.id, "nodes": left}}, _given(view, other, missing)
+        if may and missing > 0 and left:
+            given = other.nodes - left
+            text = f"if {other.name or other.id} gives {counted(given)}"
+            yield text, {"resize": {"job": other.id, "nodes": left}}, _given(view, other, given)
     for name in registry.names():
         if name != present.get("policy") and (policy := _policy({"policy": name})) is not None:
             yield f"under {name}", {"policy": {"policy": name}}, policy
@@ -212,7 +220,8 @@ def _policy(spec: Mapping[str, Any]) -> Any:
 
 
 def _needs(job: JobView) -> int:
-    return job.start_nodes or job.min_nodes
+    # without a size that it may have it never starts
+    return needed_nodes(job) or job.min_nodes
 
 
 def _earlier(then_s: float, start_s: float | None) -> bool:

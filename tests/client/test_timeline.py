@@ -11,6 +11,7 @@ import pytest
 from matplotlib.image import imread
 
 import dask_hpc
+from dask_hpc.client.timelines import _predicted
 from dask_hpc.report.page import build_report
 from dask_hpc.report.picture import TimelinePicture
 from dask_hpc.scheduler.dashboard.chart import chart
@@ -92,6 +93,12 @@ def test_what_is_past_ends_now_and_what_is_predicted_begins_there(seen):
     assert seen["past"].spans.now_s is None
     assert not any(span.predicted for span in seen["past"].spans.node_spans)
     assert "predicted by the simulator" in seen["whole"]._repr_html_()
+
+
+def test_where_the_policy_cannot_be_run_here_the_past_is_drawn_and_why_is_said(seen):
+    found = _predicted(seen["rt"].snapshot(), seen["picture"].jobs, {"policy": "theirs"})
+    assert found[0] is None
+    assert found[1].startswith("Nothing is predicted: UnknownPolicy: unknown policy 'theirs'")
 
 
 def test_the_picture_agrees_with_the_status(seen):

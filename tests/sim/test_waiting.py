@@ -90,6 +90,22 @@ def test_nobody_is_asked_to_give_what_it_needs_itself() -> None:
     assert not any("resize" in one.change for one in rigid.remedies)
 
 
+def test_only_sizes_that_a_job_may_have_are_proposed() -> None:
+    """A resize against a constraint is refused, and a job declared with such a minimum starts larger."""
+    hog = replace(HOG, nodes=4, min_nodes=1, constraint="pof2")
+    late = replace(LATE, kind="malleable", start_nodes=None, min_nodes=3, max_nodes=4, constraint="even")
+    found = asked(replace(VIEW, jobs=(hog, late), idle_nodes=3))
+    assert found is not None
+    # the smallest even size from 3 on
+    assert str(found).startswith("late needs 4 nodes; 3 idle; ensemble 4.")
+    changes = {one.text: one.change for one in found.remedies if "policy" not in one.change}
+    assert changes == {
+        "declared anew with min_nodes=2": {"declare": {"min_nodes": 2, "max_nodes": 4}},
+        # with 3 it would not be a power of two
+        "if ensemble gives 2 nodes": {"resize": {"job": "hog", "nodes": 2}},
+    }
+
+
 def test_a_job_that_runs_or_has_gone_does_not_wait() -> None:
     assert asked(job="hog") is None
     assert asked(job="nobody") is None

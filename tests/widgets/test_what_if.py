@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_hpc.errors import WorkloadError
+from dask_hpc.sim import what_if as sim
 from dask_hpc.sim.learned import FEW_TASKS, learn
 from dask_hpc_policies import registry
 from dask_hpc_policies.model import ClusterSnapshot, JobView, NodeView
@@ -214,6 +215,22 @@ def test_an_object_that_runs_is_not_simulated_and_that_is_said():
     assert found.notes == (f"mine:{EVIL} is known to the cluster alone: it cannot be simulated here.",)
     assert "cannot be simulated here" in found.html()
     assert "<script" not in found.html()
+
+
+def test_what_runs_and_cannot_be_simulated_is_named_and_what_is_chosen_is_predicted(monkeypatch):
+    run = sim.simulate_from
+
+    def failing(view, spec, **more):
+        if spec["policy"] == "easy":
+            raise ZeroDivisionError("by zero")
+        return run(view, spec, **more)
+
+    monkeypatch.setattr(sim, "simulate_from", failing)
+    found = what_if(STATE, KNOWN, EASY, MALLEABLE, ASSUMED_S)
+    assert list(found.runs) == ["pwma-fpsma, as chosen"]
+    assert found.notes == ("easy cannot be simulated here: ZeroDivisionError: by zero.",)
+    with pytest.raises(ZeroDivisionError):
+        what_if(STATE, KNOWN, MALLEABLE, EASY, ASSUMED_S)
 
 
 def test_progress_goes_up_from_run_to_run_and_can_end_it():

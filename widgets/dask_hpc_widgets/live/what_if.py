@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from dask_hpc.errors import WorkloadError
 from dask_hpc_policies.model import ClusterSnapshot
 from dask_hpc_policies.wording import counted
 from dask_hpc_widgets import comparison
 from dask_hpc_widgets.base import markup
+from dask_hpc_widgets.base.background import Cancelled
 from dask_hpc_widgets.base.markup import Markup
 from dask_hpc_widgets.forms.model import is_custom, title
 from dask_hpc_widgets.live.forecast import Forecast, forecast
@@ -75,7 +78,8 @@ def what_if(
     view, rows
         What ``Runtime.snapshot`` and ``Runtime.jobs`` give at one moment.
     present, chosen
-        Specifications (`registry.spec_of`). A present policy that is an object of the user's is not run.
+        Specifications (`registry.spec_of`). A present policy that cannot be run here is left out, and a note
+        says so.
     assumed_s
         How long a job takes of which nothing is known.
 
@@ -84,7 +88,7 @@ def what_if(
     WorkloadError
         When there is no job or no node to go on from.
     SimulationError
-        When a policy goes round in circles.
+        When the chosen policy goes round in circles. Whatever it raises is raised.
     ValueError
         When `assumed_s` is not above 0.
     """
@@ -110,25 +114,32 @@ def what_if(
     count = max(1, len(knowledge))
     runs: dict[str, Result] = {}
     share = 0.0
-    for name, spec in specs.items():
-        done = len(runs)
+    for place, (name, spec) in enumerate(specs.items()):
 
-        def told(ended: int, done: int = done) -> None:
+        def told(ended: int, done: int = place) -> None:
             nonlocal share
             share = (done + min(1.0, ended / count)) / len(specs)
             progress(share)
 
         told(0)
-        runs[name] = simulate_from(learned, spec, progress=told, name="this cluster")
+        try:
+            runs[name] = simulate_from(learned, spec, progress=told, name="this cluster")
+        except (Cancelled, WorkloadError):
+            raise
+        except Exception as error:
+            if spec is chosen:
+                raise
+            # it may be anybody's code, or be registered there alone: what is chosen is predicted without it
+            notes.append(f"{title(present)} cannot be simulated here: {type(error).__name__}: {error}.")
     unknown = unknowns(next(iter(runs.values())).machine)
     if unknown:
         notes.append(f"{unknown.capitalize()}.")
     longest = sorted((job for job in view.jobs if not job.nodes), key=lambda job: job.submit_s)
     waiting = []
     for job in longest[:_MAX_WAITING]:
-        # each is a run for every policy: it ends here when it is to stop
-        progress(share)
-        if (one := why_waiting(view, rows, present, job.id, assumed_s)) is not None:
+        # each is a run for every policy: it ends before any of them when it is to stop
+        going_on = partial(progress, share)
+        if (one := why_waiting(view, rows, present, job.id, assumed_s, going_on)) is not None:
             waiting.append(one)
     return WhatIf(
         runs=runs,

@@ -5,7 +5,7 @@ Rules of the file: pure; a state of the cluster in, sentences out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dask_hpc_policies.model import ClusterSnapshot
@@ -21,12 +21,13 @@ def about(
     present: Mapping[str, Any],
     job: str,
     assumed_s: float,
+    going_on: Callable[[], object] = lambda: None,
 ) -> str:
     """Sentences about `job` in the state `view`, one a line.
 
     Parameters
     ----------
-    view, rows, present, assumed_s
+    view, rows, present, assumed_s, going_on
         As `dask_hpc.sim.waiting.why_waiting` takes them.
 
     Raises
@@ -45,7 +46,7 @@ def about(
     if found is None:
         return "\n".join(filter(None, [f"{name} neither runs nor waits now.", reason]))
     if not found.nodes and not found.is_default:
-        waiting = why_waiting(view, rows, present, job, assumed_s)
+        waiting = why_waiting(view, rows, present, job, assumed_s, going_on)
         return f"{name} waits no longer." if waiting is None else str(waiting)
     lines = [f"Nothing blocks {name}: it has {counted(found.nodes)}.", reason]
     _, knowledge = learn(view, rows, assumed_s)
