@@ -55,6 +55,8 @@ def test_a_resize_is_done_or_refused_in_words(rt, page, monkeypatch):
     until(lambda: nodes(rt, heat) == 4, "it runs")
     waits, done = page(ask="resize", job=heat.id, nodes="2")
     assert "Waiting until" in waits["text"]
+    # a page shows what came of it also when it is asked about another job by then
+    assert (waits["came"], done["came"]) == (False, True)
     assert done["text"] == f"heat ({heat.id}) has 2 nodes now; it had 4."
     assert nodes(rt, heat) == 2
     # as many as it has: the scheduler says so

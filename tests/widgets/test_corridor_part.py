@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from panel_work import until
+from panel_work import until, working
 
 
 def test_bounds_are_typed_set_refused_and_cleared(rt, panel):
@@ -34,5 +34,36 @@ def test_bounds_are_typed_set_refused_and_cleared(rt, panel):
         assert rt.power()["mode"] is None
     finally:
         later.close()
+        rt.corridor(clear=True)
+        rt.update(power_model_idle_w=None, power_model_busy_w=None)
+
+
+def test_while_jobs_run_bounds_are_set_only_after_a_person_has_agreed(rt):
+    rt.update(power_model_idle_w=70, power_model_busy_w=200)
+    heat = working(rt, "heat", min_nodes=1, max_nodes=4)
+    until(lambda: rt.find(heat.id).status()["nodes"] == 4, "it runs")
+    panel = rt.panel()
+    part = panel.corridor
+
+    def asked():
+        return part._question.layout.display == "flex"
+
+    try:
+        panel.ticks["power"].value = True
+        for take_back in (part.cancel.click, lambda: setattr(part.upper, "value", "300")):
+            part.set.click()
+            assert asked()
+            assert "1 job runs and may lose nodes to these bounds." in part.says.value
+            take_back()
+            assert not asked()
+            assert "Nothing was set." in part.says.value
+            part.go.click()
+            assert rt.power()["mode"] is None, "a no is a no"
+        part.set.click()
+        part.go.click()
+        assert "at most 300 W (enforce)" in part.says.value
+        assert not asked()
+    finally:
+        panel.close()
         rt.corridor(clear=True)
         rt.update(power_model_idle_w=None, power_model_busy_w=None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from distributed import Event
 from panel_work import until
 
 from dask_hpc_widgets.live.examples import examples
@@ -15,6 +16,17 @@ def test_they_fit_on_any_cluster(count, most, half):
     assert late.fields == {"nodes": half}
     assert 0 < late.tasks < wide.tasks <= 5000
     assert examples(0, 2) == ()
+
+
+def test_nothing_is_taken_from_plain_work_that_runs(rt, panel, client):
+    held = client.submit(lambda: Event("go").wait(timeout=30), pure=False)
+    until(lambda: any(client.processing().values()), "it runs")
+    panel.examples.start.click()
+    assert "not started: the cluster is at work (1 task on workers)" in panel.examples.says.value
+    assert not panel.examples.start.disabled
+    Event("go", client=client).set()
+    held.result(timeout=30)
+    assert not [one for one in rt.jobs() if one["name"].startswith("example-") and one["end_s"] is None]
 
 
 def test_a_click_starts_two_jobs_that_end_with_the_panel(rt, client):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from dataclasses import replace
 from typing import Any
@@ -9,15 +10,23 @@ from typing import Any
 import pytest
 import yaml
 
+import dask_hpc
 from dask_hpc_policies import registry
 from dask_hpc_widgets import views
+from dask_hpc_widgets.base.link import Link
 from dask_hpc_widgets.forms.fields import PolicyForm
 from dask_hpc_widgets.forms.model import PolicyModel
-from dask_hpc_widgets.live import questions
+from dask_hpc_widgets.live import questions, why
 from dask_hpc_widgets.views import View
 
 PATIENCE_S = 30.0
 _kept: list[Any] = []
+
+
+@pytest.fixture(autouse=True)
+def _nothing_kept():
+    yield
+    _kept.clear()
 
 
 @pytest.fixture
@@ -25,7 +34,6 @@ def panel(rt):
     made = rt.panel()
     yield made
     made.close()
-    _kept.clear()
 
 
 def working(rt: Any, name: str, until_nodes: int, **request: Any) -> None:
@@ -41,6 +49,13 @@ def working(rt: Any, name: str, until_nodes: int, **request: Any) -> None:
 
 def asked(panel: Any) -> bool:
     return panel.tuning._question.layout.display == "flex"
+
+
+async def until(true: Any) -> None:
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not true():
+        assert time.monotonic() < deadline_s
+        await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize("other", ["simulate", "apply", "revert"])
@@ -157,6 +172,85 @@ def test_a_view_that_gives_no_text_says_so_and_the_next_ones_are_shown(rt, monke
     panel.close()
     with pytest.raises(TypeError, match="View"):
         views.register("x")  # type: ignore[arg-type]
+
+
+def test_news_that_cannot_be_shown_are_said_and_those_that_follow_are_shown(rt, monkeypatch):
+    monkeypatch.setattr("dask_hpc_widgets.panel.PERIOD_S", 0.05)
+
+    async def test() -> None:
+        panel = rt.panel()
+        heard = panel.timeline.heard
+
+        def fails(answer: Any) -> None:
+            raise KeyError("boom")
+
+        panel.timeline.heard = fails
+        await until(lambda: "cannot be shown: KeyError" in panel.head.value)
+        panel.timeline.heard = heard
+        before_s = panel.timeline.now_s
+        await until(lambda: panel.timeline.now_s > before_s and "KeyError" not in panel.head.value)
+        panel.close()
+
+    asyncio.run(test())
+
+
+def test_of_clicks_on_jobs_the_latest_is_answered_and_no_more_is_computed_for_those_before(rt, monkeypatch):
+    about, begun = why.about, []
+
+    def long(*arguments: Any) -> str:
+        begun.append(arguments)
+        while len(begun) == 1:
+            arguments[-1]()
+            time.sleep(0.001)
+        return about(*arguments)
+
+    monkeypatch.setattr(why, "about", long)
+    working(rt, "one", 4, nodes=4)
+    working(rt, "two", 0, nodes=2)
+    job = next(row["id"] for row in rt.jobs() if row["name"] == "two" and row["end_s"] is None)
+
+    async def test() -> None:
+        panel = rt.panel()
+        answers: list[str] = []
+        panel.timeline.answered = lambda job, text: answers.append(text)
+        panel._why(job)
+        panel._why(job)
+        await until(lambda: len(answers) == 2)
+        # the second waits for nothing of the first
+        assert sorted(text.splitlines()[0] for text in answers) == [
+            "Not looked for: another click came.",
+            "two needs 2 nodes; 0 idle; one 4.",
+        ]
+        panel.close()
+
+    asyncio.run(test())
+
+
+def test_what_happened_under_another_installation_is_not_gone_on_with(rt):
+    def happened(since: int) -> Any:
+        found = rt.client.sync(rt.channel.ask, "picture", ended=0, decisions=0, since=since)
+        return found["happened"]
+
+    working(rt, "one", 2, nodes=2)
+    number = happened(0)["number"]
+    assert not happened(number)["whole"]
+    rt.uninstall()
+    # else it is plain work, which keeps a node
+    _kept.clear()
+    dask_hpc.install(rt.client, policy="fcfs")
+    # as much has happened by now, and more
+    working(rt, "two", 2, nodes=2)
+    working(rt, "three", 2, nodes=2)
+    assert happened(number)["whole"]
+
+
+def test_what_takes_too_long_elsewhere_is_not_said_of_the_scheduler(rt):
+    async def late() -> None:
+        raise TimeoutError("no disk within 1 s")
+
+    found: list[Any] = []
+    Link(rt.client).ask(late, found.append, patient=True)
+    assert str(found[0]) == "no disk within 1 s"
 
 
 def test_a_view_without_its_section_is_not_offered_and_comes_when_that_does(rt, monkeypatch):

@@ -105,6 +105,8 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         self.corridor = CorridorPart(runtime, self._link)
         #: What cells keep of it.
         self.record = Record()
+        #: What is found out for whoever has clicked a job.
+        self._looking: background.Work | None = None
         #: Whether its twin is being made.
         self._writing = False
         self._views = views.registered()
@@ -225,6 +227,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         self.record.keep(self.html)
         self._link.close()
         self._unheard()
+        self._look_no_more()
         self.examples.close()
         self.tuning.close()
         self.trial.close()
@@ -258,19 +261,28 @@ class Panel(widgets.VBox):  # type: ignore[misc]
             except ParameterError as error:
                 told(error)
                 return
-            # beside the loop: what would start it is a run for every policy
-            background.Work(
-                lambda _: why.about(view, rows, present, job, assumed_s), lambda share: None, told
+            # beside the loop: what would start it is a run for every policy; the latest click is answered
+            self._look_no_more()
+            self._looking = background.Work(
+                lambda step: why.about(view, rows, present, job, assumed_s, lambda: step(0.0)),
+                lambda share: None,
+                told,
             )
 
         def told(outcome: Any) -> None:
             if not self._link.closed:
+                if isinstance(outcome, background.Cancelled):
+                    outcome = "Not looked for: another click came."
                 failed = isinstance(outcome, Exception)
                 text = f"Not known: {outcome}" if failed else outcome
                 lines = (text, why.forecast(self.picture, job))
                 self.timeline.answered(job, "\n".join(filter(None, lines)))
 
         self._link.ask(lambda: questions.state(self._runtime), seen)
+
+    def _look_no_more(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
 
     def _gone(self) -> bool:
         client = self._runtime.channel.client_or_none
@@ -322,7 +334,8 @@ class Panel(widgets.VBox):  # type: ignore[misc]
             there = one.is_in(self.picture)
             self.ticks[one.name].layout.display = None if there else "none"
             if one.name == "power":
-                self.corridor.show(there and self.ticks["power"].value)
+                shown = there and self.ticks["power"].value
+                self.corridor.show(shown, self.picture.status["jobs_running"])
 
     def _notices(self, picture: Picture) -> Markup:
         waits = {one["id"] for one in picture.jobs if one["state"] == "pending"}

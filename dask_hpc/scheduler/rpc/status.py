@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import secrets
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -31,6 +32,8 @@ class StatusMethods:
 
     def __init__(self, engine: Engine, jobs: JobMethods, panels: Panels) -> None:
         self.engine = engine
+        #: Number of the record before the first: no number of one installation is one of another.
+        self._before = 1 + secrets.randbelow(2**40)
         #: Parts whose failure is in the log.
         self._told: set[str] = set()
         self._state = engine.state
@@ -73,7 +76,7 @@ class StatusMethods:
             ``lines``; ``number`` to ask with the next time; ``whole``: these are all that are known, as what
             came after `since` is not kept any more, or `since` is of an earlier installation.
         """
-        records, number = self._state.records, self._state.recorded
+        records, number = self._state.records, self._before + self._state.recorded
         kept_from = number - len(records)
         whole = not kept_from <= since <= number
         begin = 0 if whole else since - kept_from

@@ -120,7 +120,7 @@ class Link:
                 self._latest = await self._answer(question)
                 began_s, since_s = time.thread_time(), time.perf_counter()
                 if not self.closed:
-                    heard(self._latest)
+                    self._hear(heard)
                 # a view that waits for something holds up the loop of the client as well
                 waited_s = _WAITED * (time.perf_counter() - since_s)
                 heard_s = time.thread_time() - began_s
@@ -178,14 +178,25 @@ class Link:
         self, question: Question, limit_s: float | None = PATIENCE_S, beside: bool = False
     ) -> Any:
         """The answer, or the error as a value: both are for the user to see."""
+        limit = asyncio.timeout(limit_s)
         try:
-            async with asyncio.timeout(limit_s):
-                async with contextlib.nullcontext() if beside else self._turn:
-                    return await question()
-        except TimeoutError:
-            return TimeoutError(f"the scheduler has not answered for {PATIENCE_S:g} s")
+            async with limit, contextlib.nullcontext() if beside else self._turn:
+                return await question()
         except Exception as error:
+            # what took too long elsewhere says so itself
+            if limit.expired():
+                return TimeoutError(f"the scheduler has not answered for {PATIENCE_S:g} s")
             return error
+
+    def _hear(self, heard: Answered) -> None:
+        """Have the latest heard; where that fails, that is the latest, and the next answer is asked for."""
+        try:
+            heard(self._latest)
+        except Exception as error:
+            failed = RuntimeError(f"it cannot be shown: {type(error).__name__}: {error}")
+            self._latest = failed
+            with contextlib.suppress(Exception):
+                heard(failed)
 
     def _begin(self, coroutine: Callable[[], Any]) -> bool:
         """Whether there is still a loop to ask in."""

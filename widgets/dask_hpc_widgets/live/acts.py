@@ -19,9 +19,13 @@ _ENDED = ("completed", "failed", "cancelled")
 
 
 class Told(Protocol):
-    """Given sentences about a job, a line each; `confirm`: whether a person is asked to agree to a cancel."""
+    """Given sentences about a job, a line each.
 
-    def __call__(self, job: str, text: str, confirm: bool = False) -> None:
+    `confirm`: whether a person is asked to agree to a cancel. `came`: whether it is what came of an act, and
+    shown whatever else was asked meanwhile.
+    """
+
+    def __call__(self, job: str, text: str, confirm: bool = False, came: bool = False) -> None:
         """Tell it."""
 
 
@@ -63,9 +67,9 @@ class Acts:
     def _cancel(self, job: str) -> None:
         def done(row: Any) -> None:
             if isinstance(row, Exception):
-                self._told(job, _failed("cancelled", job, row))
+                self._told(job, _failed("cancelled", job, row), came=True)
             else:
-                self._told(job, f"{_called(row)} is {row['state']}: {row['reason']}.")
+                self._told(job, f"{_called(row)} is {row['state']}: {row['reason']}.", came=True)
 
         self._link.ask(lambda: questions.cancel(self._runtime, job), done, patient=True)
 
@@ -87,9 +91,9 @@ class Acts:
 
         def done(row: Mapping[str, Any], outcome: Any) -> None:
             if isinstance(outcome, Exception):
-                self._told(job, _failed("resized", job, outcome))
+                self._told(job, _failed("resized", job, outcome), came=True)
             else:
-                self._told(job, came_of(row, int(text), outcome))
+                self._told(job, came_of(row, int(text), outcome), came=True)
 
         self._link.ask(lambda: questions.job(self._runtime, job), seen)
 

@@ -1,6 +1,7 @@
 """Bounds of the power corridor: typed, set and cleared in the panel; what came of it is said in words.
 
-Rules of the file: whether bounds can be only the scheduler says; the ones that hold stay until others do.
+Rules of the file: whether bounds can be only the scheduler says; the ones that hold stay until others do. To
+keep bounds jobs are shrunk: while any runs a person is asked first.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from typing import Any
 
 from dask_hpc.client.runtime import Runtime
 from dask_hpc_policies.power.checks import MOST_TOTAL_W
+from dask_hpc_policies.wording import counted
 from dask_hpc_widgets.base import controls as widgets
 from dask_hpc_widgets.base import markup
 from dask_hpc_widgets.base.link import Link
@@ -31,6 +33,8 @@ class CorridorPart:
         What a person types: watts, or text such as 1.7 kW; empty: that side is open.
     set, clear
         The buttons.
+    go, cancel
+        Those of the question.
     box
         All of it, and what came of it.
     """
@@ -52,21 +56,59 @@ class CorridorPart:
             layout=_BUTTON,
         )
         self.clear = widgets.Button(description="No corridor", tooltip="Clear it", layout=_BUTTON)
+        self.go = widgets.Button(
+            description="Set bounds",
+            tooltip="Set the bounds, although jobs may lose nodes",
+            button_style="warning",
+            layout=_BUTTON,
+        )
+        self.cancel = widgets.Button(description="Set nothing", tooltip="Change nothing", layout=_BUTTON)
+        self._question = widgets.HBox([self.go, self.cancel], layout={"width": "auto", "display": "none"})
         self.says = widgets.HTML(layout={"width": "auto"})
+        #: Jobs that run, and the bounds that a person is asked about.
+        self._running = 0
+        self._asked: dict[str, str] | None = None
         self.box = widgets.HBox(
-            [self.lower, self.upper, self.set, self.clear, self.says],
+            [self.lower, self.upper, self.set, self.clear, self.says, self._question],
             layout={"width": "auto", "flex_flow": "row wrap", "display": "none"},
         )
         self.set.on_click(lambda _: self._set())
-        self.clear.on_click(lambda _: self._ask("It was not cleared", clear=True))
+        self.clear.on_click(lambda _: self._clear())
+        self.go.on_click(lambda _: self._answer(True))
+        self.cancel.on_click(lambda _: self._answer(False))
+        for field in (self.lower, self.upper):
+            field.observe(lambda _: self._answer(False), names="value")
 
-    def show(self, shown: bool) -> None:
-        """Be there with the view, or not."""
+    def show(self, shown: bool, running: int) -> None:
+        """Be there with the view, or not; `running` jobs run."""
+        self._running = running
         self.box.layout.display = None if shown else "none"
 
     def _set(self) -> None:
         typed = {"lower_w": self.lower.value.strip(), "upper_w": self.upper.value.strip()}
-        self._ask("Nothing was set", **{name: text for name, text in typed.items() if text})
+        bounds = {name: text for name, text in typed.items() if text}
+        if not self._running:
+            self._ask("Nothing was set", **bounds)
+            return
+        self._asked = bounds
+        self._question.layout.display = "flex"
+        verb = "runs and" if self._running == 1 else "run, of which any"
+        text = f"{counted(self._running, 'job')} {verb} may lose nodes to these bounds. Go ahead?"
+        self.says.value = markup.part(markup.status(markup.strong(text)))
+
+    def _clear(self) -> None:
+        self._answer(False)
+        self._ask("It was not cleared", clear=True)
+
+    def _answer(self, yes: bool) -> None:
+        bounds, self._asked = self._asked, None
+        if bounds is None:
+            return
+        self._question.layout.display = "none"
+        if yes:
+            self._ask("Nothing was set", **bounds)
+        else:
+            self.says.value = markup.part(markup.soft("Nothing was set."))
 
     def _ask(self, failed: str, **arguments: Any) -> None:
         def done(answer: Any) -> None:

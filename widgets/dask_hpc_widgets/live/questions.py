@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from dask_hpc.client.runtime import Runtime
 from dask_hpc_policies.model import ClusterSnapshot
+from dask_hpc_policies.wording import counted
 from dask_hpc_widgets.views import Picture
 
 #: Ended jobs and decisions of a picture.
@@ -89,9 +90,19 @@ class Example(NamedTuple):
 
 
 async def start(runtime: Runtime, examples: Callable[[int], Iterable[Example]], task_s: float) -> list[Any]:
-    """Start jobs whose tasks sleep for `task_s`, given the threads of all workers; gives their futures."""
+    """Start jobs whose tasks sleep for `task_s`, given the threads of all workers; gives their futures.
+
+    Raises
+    ------
+    RuntimeError
+        When tasks of anybody run, which would get fewer nodes.
+    """
     held: list[Any] = []
     scheduler: Any = runtime.client.scheduler
+    # before the first job nobody else counts plain work
+    if busy := sum(map(len, (await scheduler.processing(workers=None)).values())):
+        there = f"{counted(busy, 'task')} on workers"
+        raise RuntimeError(f"the cluster is at work ({there}), and the examples would take nodes from that")
     threads = sum((await scheduler.ncores(workers=None)).values())
     for one in examples(threads):
         async with runtime.job({"name": one.name, **one.fields}):

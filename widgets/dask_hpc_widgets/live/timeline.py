@@ -216,10 +216,11 @@ class TimelinePart:
         """What is predicted."""
         return self._forecast
 
-    def answered(self, job: str, text: str, confirm: bool = False) -> None:
-        """Tell what a person has asked about a job, a line a sentence; `confirm`: whether to cancel."""
+    def answered(self, job: str, text: str, confirm: bool = False, came: bool = False) -> None:
+        """Tell what a person has asked about a job, a line a sentence; see `live.acts.Told`."""
         if AnyWidget is not None:
-            self.box.send({"why": printable(job), "text": printable(text)[:_ANSWER], "confirm": confirm})
+            told = {"why": printable(job), "text": printable(text)[:_ANSWER]}
+            self.box.send({**told, "confirm": confirm, "came": came})
 
     def _asked(self, content: Mapping[str, Any], why: Why, act: Act = lambda content: None) -> None:
         """The browser has lost something, or a person has chosen a job."""

@@ -70,8 +70,13 @@ function question(state, model) {
     if (sure.getRootNode().activeElement === asked) keep.focus();
   };
   const show = (message) => {
-    if (message.why !== waits) return;
-    answer.replaceChildren(...message.text.split("\n").map((line) => made("p", {}, line)));
+    const lines = message.text.split("\n").map((line) => made("p", {}, line));
+    if (message.why !== waits) {
+      // another job was asked about meanwhile: what came of an act stands below that
+      if (message.came) answer.append(...lines);
+      return;
+    }
+    answer.replaceChildren(...lines);
     if (message.confirm) confirm(message.why);
   };
   const whole = made("div", {}, box, answer, sure);
