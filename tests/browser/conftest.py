@@ -94,6 +94,8 @@ def open_notebook(
         name = f"{request.node.originalname}-{len(pages.all)}.ipynb"
         write(server.notebooks / name, list(cells))
         server.theme(dark=False)
+        # while the page is loaded
+        server.begin(name)
         lab = LabPage(pages.open(width=width), server, name)
         lab.run(len(cells) if run is None else run)
         return lab

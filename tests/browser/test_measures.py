@@ -63,6 +63,7 @@ def test_a_good_page_has_no_fault(panel_of):
     assert measures.overflow_faults(panel) == []
     assert measures.name_faults(panel) == []
     assert measures.keyboard_faults(panel, at_least=4) == []
+    assert measures.mark_faults(panel, at_least=4) == []
     seen = {one["text"]: one for one in measures.contrasts(panel)}
     assert set(seen) == {
         "Jobs", "Step", "4 s", "Limit", "none", "Policy", "easy", "white", "on", "dark", "Apply", "Revert",
@@ -151,6 +152,13 @@ def test_what_is_cut_off_or_sticks_out_is_found(panel_of, html, kind):
     assert measures.overflow_faults(panel, but=KINDS) == []
 
 
+def test_a_part_is_measured_in_each_room(panel_of):
+    panel = panel_of(with_extra('<section id="part"><p style="width: 500px">wide</p></section>'))
+    faults = measures.room_faults(panel.locator("#part"), panel)
+    assert {fault.partition(":")[0] for fault in faults} == {"in 284 px"}
+    assert panel.evaluate("element => element.style.width") == ""
+
+
 @pytest.mark.parametrize(
     "html",
     [
@@ -179,8 +187,15 @@ def test_what_has_no_name_is_found(panel_of, html):
     ],
 )
 def test_what_the_keyboard_misses_is_found(panel_of, html, what):
-    faults = measures.keyboard_faults(panel_of(with_extra(html)))
+    panel = panel_of(with_extra(html))
+    faults = measures.keyboard_faults(panel)
     assert any(what in fault for fault in faults), faults
+    if what != "instead of":
+        # what was followed once shows its focus, or not, also where nobody presses a key
+        assert any(what in fault for fault in measures.mark_faults(panel))
+    # a control that came since has the way followed
+    panel.evaluate("element => element.prepend(document.createElement('input'))")
+    assert measures.mark_faults(panel) == measures.keyboard_faults(panel, back=False)
 
 
 def test_a_panel_without_controls_is_a_fault_of_the_test(panel_of):

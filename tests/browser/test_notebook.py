@@ -72,6 +72,7 @@ def test_it_is_as_in_jupyterlab_and_a_try_is_stopped_by_a_click(pages, server, s
 
     write(server.notebooks / "seven.ipynb", [CLUSTER.format(folder=package), "rt.panel()", "time.sleep(2)"])
     server.theme(dark=False)
+    server.begin("seven.ipynb")
     address = server.page("notebooks/seven.ipynb")
     lab = LabPage(pages.open(width=1400), server, "seven.ipynb", address)
     lab.run(2)

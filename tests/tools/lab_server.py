@@ -77,6 +77,13 @@ class JupyterServer:
         self.notebooks = self._made("notebooks")
         for name, value in _SETTINGS.items():
             self._set(name, value)
+        if self._roots:
+            # what every notebook imports is there when its page is
+            startup = self._made("ipython") / "profile_default" / "startup"
+            startup.mkdir(parents=True)
+            imports = "import dask_hpc\ndask_hpc.LocalCluster, dask_hpc.install, dask_hpc.explore\n"
+            imports += "import dask_hpc_widgets.panel\n"
+            (startup / "imports.py").write_text(imports, encoding="utf-8")
         with (self._folder / "log").open("wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "jupyterlab", *_ARGUMENTS, f"--ServerApp.root_dir={self.notebooks}"],
@@ -122,6 +129,11 @@ class JupyterServer:
         """Start a kernel that no page uses."""
         self._call("api/kernels", "POST")
 
+    def begin(self, notebook: str) -> None:
+        """Start the kernel of a notebook that a page is about to show; nobody waits for that."""
+        kernel = {"path": notebook, "name": notebook, "type": "notebook", "kernel": {"name": "python3"}}
+        threading.Thread(target=self._begin, args=(kernel,), daemon=True).start()
+
     def shut_kernels(self) -> None:
         """Have all kernels end; nobody waits for that, as whoever is left is ended by `stop`."""
         for kernel in self._call("api/kernels"):
@@ -149,6 +161,11 @@ class JupyterServer:
         self._process = None
         self._place.cleanup()
 
+    def _begin(self, kernel: dict[str, object]) -> None:
+        # else the page does
+        with suppress(OSError, http.client.HTTPException):
+            self._call("api/sessions", "POST", kernel)
+
     def _shut(self, kernel: str) -> None:
         # asked again while it ends, and by the end of the server
         with suppress(OSError, http.client.HTTPException):
@@ -173,9 +190,14 @@ class JupyterServer:
                 raise TimeoutError(f"JupyterLab did not answer within {_START_S:g} s:\n{self.log}")
             time.sleep(0.05)
 
-    def _call(self, path: str, method: str = "GET") -> list[dict[str, str]]:
+    def _call(
+        self, path: str, method: str = "GET", body: dict[str, object] | None = None
+    ) -> list[dict[str, str]]:
         request = urllib.request.Request(
-            self.url + path, method=method, headers={"Authorization": f"token {self._token}"}
+            self.url + path,
+            method=method,
+            headers={"Authorization": f"token {self._token}"},
+            data=None if body is None else json.dumps(body).encode(),
         )
         with urllib.request.urlopen(request, timeout=20) as answer:
             text = answer.read()

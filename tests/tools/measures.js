@@ -5,6 +5,19 @@
     'input:not([type=hidden]), select, textarea, button, summary, a[href], [contenteditable=true], [tabindex], ' +
     '[role=button], [role=checkbox], [role=slider], [role=tab], [role=switch], [role=textbox]';
 
+  // Of the styles of an element what is asked again and again for all that is inside of it; while one measure is
+  // taken nothing changes.
+  let styles = new Map();
+  function styleOf(element) {
+    let found = styles.get(element);
+    if (!found) {
+      const { backgroundColor, backgroundImage, opacity, visibility, clipPath, clip, overflowX, overflowY } = getComputedStyle(element);
+      found = { backgroundColor: colour(backgroundColor), backgroundImage, opacity, visibility, clipPath, clip, overflowX, overflowY };
+      styles.set(element, found);
+    }
+    return found;
+  }
+
   // ------------------------------------------------------------------ colours
 
   const canvas = document.createElement('canvas');
@@ -47,10 +60,10 @@
   function composite(element, pixel) {
     let image = false;
     for (let one = element; one; one = one.parentElement) {
-      const style = getComputedStyle(one);
+      const style = styleOf(one);
       // the arrow of a select is an image beside its text
       if (pixel[3] < 1 && style.backgroundImage !== 'none' && one.tagName !== 'SELECT') image = true;
-      pixel = over(pixel, colour(style.backgroundColor));
+      pixel = over(pixel, style.backgroundColor);
       pixel = [...pixel.slice(0, 3), pixel[3] * style.opacity];
     }
     return { rgb: over(pixel, [1, 1, 1, 1]), image };
@@ -77,7 +90,7 @@
   function seen(box, element, scrolled = /hidden|clip/) {
     let [left, top, right, bottom] = [box.left, box.top, box.right, box.bottom];
     for (let one = element; one && one !== base.parentElement; one = one.parentElement) {
-      const style = getComputedStyle(one);
+      const style = styleOf(one);
       if (style.visibility !== 'visible' && one === element) return null;
       if (+style.opacity === 0) return null;
       if (hiddenByClip(one, style)) return null;
@@ -128,6 +141,7 @@
   // says that the control is.
   function contrast(root) {
     base = root;
+    styles = new Map();
     const found = [];
     const add = (element, text, kind, style) => {
       const disabled = element.closest(':disabled, [aria-disabled=true]') !== null;
@@ -184,6 +198,7 @@
   // Texts and controls that lie over one another, and texts squeezed into a column of a few letters.
   function crowding(root) {
     base = root;
+    styles = new Map();
     const found = [];
     const all = pieces(root);
     const meet = (a, b) =>
@@ -259,6 +274,7 @@
   // Controls that are seen, can be used, and are left out by the Tab key.
   function unreached(root) {
     base = root;
+    styles = new Map();
     return [...root.querySelectorAll('input:not([type=hidden]), select, textarea, button, a[href], summary')]
       .filter((one) => isSeen(one) && !one.matches(':disabled') && one.tabIndex < 0).map(where);
   }
@@ -297,8 +313,27 @@
   function followed() {
     window.removeEventListener('keyup', note, true);
     still.remove();
+    way = [...document.querySelectorAll('[data-stop]')].sort((a, b) => a.dataset.stop - b.dataset.stop);
     return log;
   }
 
-  window.daskHpcMeasures = { contrast, overflow, stops, unreached, follow, followed };
+  // Whether the Tab key goes through the controls of now in the order in which it was followed, or a part of them.
+  let way = [];
+  function isKnownWay(root) {
+    const places = [...root.querySelectorAll('[data-stop]')].map((one) => way.indexOf(one));
+    return places.every((place, i) => place > (i ? places[i - 1] : -1));
+  }
+
+  // What each control looks like when it is focused, in their order.
+  function marks(root) {
+    document.head.append(still);
+    const found = [...root.querySelectorAll('[data-stop]')].map((one) => {
+      one.focus({ preventScroll: true, focusVisible: true });
+      return focused();
+    });
+    still.remove();
+    return found;
+  }
+
+  window.daskHpcMeasures = { contrast, overflow, stops, unreached, follow, followed, isKnownWay, marks };
 })();

@@ -15,10 +15,10 @@ import axe
 
 if TYPE_CHECKING:
     from lab_page import LabPage
-    from playwright.sync_api import Locator
+    from playwright.sync_api import Locator, Page
 
-#: Of the page. JupyterLab's own margins leave 284, 620 and 1020 px to what a cell shows.
-WIDTHS = (400, 800, 1200)
+#: Of the page, and what JupyterLab's own margins leave of them to what a cell shows, in px.
+WIDTHS, ROOMS = (400, 800, 1200), (284, 620, 1020)
 #: WCAG 2.x, success criterion 1.4.3, for text of any size.
 CONTRAST = 4.5
 #: Roles of what a person can operate, in Chromium's accessibility tree.
@@ -29,6 +29,15 @@ _OPERATED = {
 }  # fmt: skip
 #: How long there may be nothing to be seen.
 _PATIENCE_S = 5.0
+_IN_ROOMS = """(element, [frame, rooms]) => {
+  const before = frame.style.width;
+  const found = rooms.map((room) => {
+    frame.style.width = `${room}px`;
+    return window.daskHpcMeasures.overflow(element);
+  });
+  frame.style.width = before;
+  return found;
+}"""
 _SCRIPT = Path(__file__).with_name("measures.js").read_text(encoding="utf-8")
 
 
@@ -38,14 +47,15 @@ def faults(
     """All there are, of contrast, room, names and keyboard, and of what axe-core finds, in a panel.
 
     At each of `WIDTHS`, light and dark, with at least so many controls. Names are the same in both, and so is
-    the way of the keyboard, of which only the marks are other colours: dark it is followed at one width; so
-    is the way back. `again`: it was followed in another state of the panel, and is at one width now. `keep`
-    takes a picture of each by name.
+    the way of the keyboard: it is followed there and back at the widest; at the others, and dark, its stops
+    are the same in the same order, and each has to show its focus. `again`: that was looked at in another
+    state of the panel, dark last; now it is dark first, and light at the end, where the stops are looked at
+    once. `keep` takes a picture of each by name.
     """
     found: list[str] = []
-    for dark in (False, True):
+    for dark in (again, not again):
         lab.theme(dark=dark)
-        for width in WIDTHS:
+        for width in sorted(WIDTHS, reverse=True):
             lab.page.set_viewport_size({"width": width, "height": 1000})
             look = f"{width}-{'dark' if dark else 'light'}"
             keep(look)
@@ -53,11 +63,13 @@ def faults(
             there = [*contrast_faults(panel), *overflow_faults(panel)]
             if widest:
                 there += axe.violations(panel)
-            back = widest and not dark
-            if back or (not again and (widest or not dark)):
-                there += [*name_faults(panel), *keyboard_faults(panel, at_least=controls, back=back)]
+            if not dark and (widest or not again):
+                there += name_faults(panel)
+            if not again and widest and not dark:
+                there += keyboard_faults(panel, at_least=controls)
+            elif (widest and not dark) if again else (widest or not dark):
+                there += mark_faults(panel, at_least=controls)
             found.extend(f"{look}: {one}" for one in there)
-    lab.theme(dark=False)
     return found
 
 
@@ -89,9 +101,24 @@ def overflow_faults(panel: Locator, but: Sequence[str] = ()) -> list[str]:
 
     `but` are kinds that may.
     """
+    return _overflow_faults(_measure(panel, "overflow"), but)
+
+
+def room_faults(panel: Locator, frame: Locator) -> list[str]:
+    """`overflow_faults` of a part of `frame`, when that has each of the `ROOMS`."""
+    _load(panel.page)
+    found = panel.evaluate(_IN_ROOMS, [frame.element_handle(), ROOMS])
+    return [
+        f"in {room} px: {fault}"
+        for room, there in zip(ROOMS, found, strict=True)
+        for fault in _overflow_faults(there)
+    ]
+
+
+def _overflow_faults(found: Sequence[dict[str, Any]], but: Sequence[str] = ()) -> list[str]:
     return [
         f"{one['kind']}: {one['where']} {one['text']!r} {_room(one)}"
-        for one in _measure(panel, "overflow")
+        for one in found
         if one["kind"] not in but
     ]
 
@@ -143,6 +170,24 @@ def keyboard_faults(panel: Locator, at_least: int = 1, back: bool = True) -> lis
     return list(dict.fromkeys(faults))
 
 
+def mark_faults(panel: Locator, at_least: int = 1) -> list[str]:
+    """Whether each control shows its focus, where they are those that `keyboard_faults` has followed.
+
+    Where they are others, or in another order, that is called here.
+    """
+    page = panel.page
+    stops = list(_measure(panel, "stops"))
+    if len(stops) < at_least or not _measure(panel, "isKnownWay"):
+        return keyboard_faults(panel, at_least, back=False)
+    faults = [f"{where} is left out by the Tab key" for where in _measure(panel, "unreached")]
+    # what a key has focused shows it; so does what is focused after that
+    panel.locator('[data-stop="0"]').focus()
+    page.keyboard.press("Tab")
+    seen = _measure(panel, "marks")
+    faults += [fault for now, stop in zip(seen, stops, strict=True) if (fault := _focus_fault(now, stop))]
+    return list(dict.fromkeys(faults))
+
+
 def _focus_fault(now: dict[str, Any], stop: dict[str, Any]) -> str:
     """What is wrong with what has focus after the Tab key should have come to a stop; empty: nothing."""
     if now["stop"] != stop["stop"]:
@@ -151,8 +196,11 @@ def _focus_fault(now: dict[str, Any], stop: dict[str, Any]) -> str:
     return f"{stop['where']} (stop {stop['stop']}) looks the same with focus as without" if same else ""
 
 
-def _measure(panel: Locator, name: str) -> Any:
-    page = panel.page
+def _load(page: Page) -> None:
     if not page.evaluate("'daskHpcMeasures' in window"):
         page.evaluate(_SCRIPT)
+
+
+def _measure(panel: Locator, name: str) -> Any:
+    _load(panel.page)
     return panel.evaluate(f"element => window.daskHpcMeasures.{name}(element)")
