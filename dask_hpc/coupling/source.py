@@ -89,6 +89,8 @@ class Source:
         #: Why there is no ring; None: none was asked for, or there is one.
         self._no_ring: str | None = None
         self._fields: dict[str, Field] = {}
+        #: Id of the flow, once it is joined: another one of its name is not gone on with.
+        self._flow: str | None = None
         self._slots = 0
         self._last: int | None = None
         #: Whether the program exchanges data itself.
@@ -201,11 +203,11 @@ class Source:
             task = self._loop.create_task(work())
             try:
                 return self._loop.run_until_complete(task)
-            except (KeyboardInterrupt, SystemExit):
-                # what comes next over the connection would be taken for the answer to something else
-                task.cancel()
-                if self._comm is not None:
-                    self._comm.abort()
+            except BaseException as error:
+                if not task.done() or isinstance(error, KeyboardInterrupt | SystemExit):
+                    # what comes next over the connection would be taken for the answer to something else
+                    task.cancel()
+                    self._abort()
                 raise
         raise RuntimeError("a Source blocks: call it outside of a running event loop, in a thread of its own")
 
@@ -247,8 +249,8 @@ class Source:
             while True:
                 arguments = {
                     "name": self.name, "rank": self.rank, "size": self.size, "token": self._token,
-                    "hosts": _hosts(self._scheduler), "lost": lost, "last": self._last,
-                    "kept": list(self._kept),
+                    "hosts": _hosts(self._scheduler), "before": self._flow, "lost": lost,
+                    "last": self._last, "kept": list(self._kept),
                 }  # fmt: skip
                 answer = await scheduler.hpc(method="flow_join", arguments=arguments)
                 if answer is None:
@@ -289,7 +291,7 @@ class Source:
         if "error" in answer:
             comm.abort()
             raise CouplingError(answer["error"])
-        self._comm = comm
+        self._comm, self._flow = comm, told["flow"]
         self._again = deque(told["again"])
         self._kept.leave(told["again"])
         return True

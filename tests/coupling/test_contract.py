@@ -215,3 +215,16 @@ def test_as_many_steps_as_a_window_has_are_remembered_whatever_was_left_out_betw
         turns.done(turn)
     assert list(turns.begun(0, 2000)) == list(range(120, 200))
     assert len(turns._steps) < 80 + 64
+
+
+def test_the_window_of_a_step_that_is_analysed_is_remembered_however_many_are_left_out_meanwhile() -> None:
+    turns = Turns(2, "drop-oldest", 1)
+    turns.remember(100)
+    for turn in range(100):
+        assert turns.ask(0, turn) == Verdict(turn)
+        turns.done(turn)
+    for step in range(100, 400):
+        turns.ask(0, step, begun={100})
+    assert 100 in turns.flight
+    assert set(range(1, 101)) <= turns.begun(0, 400).keys()
+    assert len(turns._steps) < 101 + 100 + 64 + 2

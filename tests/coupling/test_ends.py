@@ -141,7 +141,7 @@ async def test_blocks_of_a_rank_that_has_left_wait_for_one_that_comes_later(c, s
 @live(workers=1, timeout=60)
 async def test_a_flow_whose_client_is_gone_says_so_to_its_sources_and_leaves_nothing(c, s, a):
     async with Client(s.address, asynchronous=True) as gone:
-        _flow, values = await started(gone)
+        lost, values = await started(gone)
         async with producers(s, (0, 8)) as made:
             await opened(made)
             assert await asked(made[0], "send", step=0) is True
@@ -153,6 +153,13 @@ async def test_a_flow_whose_client_is_gone_says_so_to_its_sources_and_leaves_not
             answers = [await asked(made[0], "send", step=step) for step in (1, 2)]
             text = "flow 'heat' has failed: its client is gone"
             assert answers[-1] == {"error": "CouplingError", "text": text}
+            # whoever asks later is told as well, and goes on with no other flow of that name
+            another, _ = await started(c)
+            with pytest.raises(CouplingError, match=text):
+                await flows.flow_join("heat", 0, 1, "token", ["here"], before=lost._id)
+            await another.close()
+            with pytest.raises(CouplingError, match="its client is gone"):
+                await flows.couple("heat", [], 2, "wait", gone.id)
     assert await (await dask_hpc.runtime(c)).flows() == []
     await nothing_left(s, a)
 
@@ -240,9 +247,13 @@ async def test_a_source_whose_send_was_interrupted_is_gone_and_takes_no_answer_f
             made.send(1, {"T": whole(1)})
 
     await asyncio.to_thread(interrupted)
+    # at once, although there is no room
+    with pytest.raises(CouplingError, match="source 0 of 'heat' is closed"):
+        made.send(2, {"T": whole(2)})
+    made.close()
     assert await anext(values) == (0, 0.0)
+    # what the worker had heard of by then may still come
     with pytest.raises(CouplingError, match="rank 0 is gone without a word"):
-        await asyncio.to_thread(made.send, 2, {"T": whole(2)})
-    await asyncio.to_thread(made.close)
+        print([value async for value in values])
     await flow.close()
     await nothing_left(s, a)

@@ -174,6 +174,10 @@ def test_whoever_draws_now_is_told_and_of_those_that_have_ended_the_latest() -> 
     assert [len(row["jobs"]) for row in (every, few)] == [31, 5]
     assert [row["job"] for row in few["jobs"]] == ["job-26", "job-27", "job-28", "first", "job-29"]
     assert (every["more_jobs"], few["more_jobs"]) == (0, 26)
+    # not those that began last
+    account.add(Sample(30.0, label="modelled", total_w=40.0, jobs_w={"job-30": 40.0}), None)
+    few = power_told(31.0, asked, account, None, 2)
+    assert [row["job"] for row in few["jobs"]] == ["first", "job-29", "job-30"]
 
 
 def test_who_drew_it_is_told_now_and_then_for_a_scheduler_that_is_killed():

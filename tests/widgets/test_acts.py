@@ -70,12 +70,18 @@ def test_a_resize_is_done_or_refused_in_words(rt, page, monkeypatch):
         (no,) = page(ask="resize", job=heat.id, nodes=text)
         assert "allowed: a whole number from 1 (its min_nodes) to 4 (its max_nodes)" in no["text"]
         assert len(no["text"]) < 300
+        assert no["came"], "a page shows it whatever else was asked"
 
 
 def test_a_job_that_is_not_there_is_neither_cancelled_nor_resized(page):
-    assert page(ask="cancel", job="gone-9")[0]["text"].startswith("Nothing was cancelled: ")
-    assert page(ask="cancel", job="gone-9", agreed=True)[0]["text"].startswith("gone-9 was not cancelled: ")
-    assert page(ask="resize", job="gone-9", nodes="1")[0]["text"].startswith("Nothing was resized: ")
+    for asked, told in (
+        ({"ask": "cancel"}, "Nothing was cancelled: "),
+        ({"ask": "cancel", "agreed": True}, "gone-9 was not cancelled: "),
+        ({"ask": "resize", "nodes": "1"}, "Nothing was resized: "),
+    ):
+        (answer,) = page(job="gone-9", **asked)
+        assert answer["text"].startswith(told)
+        assert answer["came"], "a page shows it whatever else was asked"
 
 
 def test_what_came_of_a_resize_says_why_it_was_taken_back():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from panel_work import until, working
 
 
@@ -40,10 +42,11 @@ def test_bounds_are_typed_set_refused_and_cleared(rt, panel):
 
 def test_while_jobs_run_bounds_are_set_only_after_a_person_has_agreed(rt):
     rt.update(power_model_idle_w=70, power_model_busy_w=200)
-    heat = working(rt, "heat", min_nodes=1, max_nodes=4)
-    until(lambda: rt.find(heat.id).status()["nodes"] == 4, "it runs")
     panel = rt.panel()
     part = panel.corridor
+    # after the last picture that the panel has had: it is asked for when it counts
+    heat = working(rt, "heat", min_nodes=1, max_nodes=4)
+    until(lambda: rt.find(heat.id).status()["nodes"] == 4, "it runs")
 
     def asked():
         return part._question.layout.display == "flex"
@@ -52,17 +55,29 @@ def test_while_jobs_run_bounds_are_set_only_after_a_person_has_agreed(rt):
         panel.ticks["power"].value = True
         for take_back in (part.cancel.click, lambda: setattr(part.upper, "value", "300")):
             part.set.click()
-            assert asked()
-            assert "1 job runs and may lose nodes to these bounds." in part.says.value
+            until(asked, "it is asked for")
+            assert "1 job runs and may lose nodes to these bounds." in part.asks.value
             take_back()
             assert not asked()
             assert "Nothing was set." in part.says.value
             part.go.click()
             assert rt.power()["mode"] is None, "a no is a no"
         part.set.click()
+        until(asked, "it is asked for")
         part.go.click()
         assert "at most 300 W (enforce)" in part.says.value
         assert not asked()
+        part.clear.click()
+        until(lambda: "There is no corridor." in part.says.value, "it is cleared")
+        # work that is nobody's
+        heat.cancel()
+        plain = rt.client.map(time.sleep, [0.1] * 600, pure=False)
+        until(lambda: any(rt.client.processing().values()), "it is there")
+        part.set.click()
+        until(asked, "it is asked for")
+        assert "Plain work runs and may lose nodes to these bounds." in part.asks.value
+        part.cancel.click()
+        rt.client.cancel(plain)
     finally:
         panel.close()
         rt.corridor(clear=True)

@@ -41,8 +41,8 @@ from dask_hpc_widgets.views import Picture, View
 PERIOD_S = 0.5
 #: Views that are shown when a panel is opened, by name.
 _OPEN = ("jobs", "sizes", "decisions")
-#: Notices that are shown at a time, the latest.
-_NOTICES = 3
+#: Notices that are shown at a time, the latest, and remembered.
+_NOTICES, _REMEMBERED = 3, 200
 #: How a record names its time.
 _CLOCK = "%Y-%m-%d at %H:%M:%S (UTC%z)"
 _FULL = {"width": "auto"}
@@ -105,8 +105,8 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         self.corridor = CorridorPart(runtime, self._link)
         #: What cells keep of it.
         self.record = Record()
-        #: What is found out for whoever has clicked a job.
-        self._looking: background.Work | None = None
+        #: What is found out for whoever has clicked a job, and which.
+        self._looking: tuple[str, background.Work] | None = None
         #: Whether its twin is being made.
         self._writing = False
         self._views = views.registered()
@@ -253,25 +253,23 @@ class Panel(widgets.VBox):  # type: ignore[misc]
 
         def seen(answer: Any) -> None:
             if isinstance(answer, Exception):
-                told(answer)
-                return
+                return told(answer)
             view, rows, present = answer
             try:
                 assumed_s = self.tuning.assumed.seconds()
             except ParameterError as error:
-                told(error)
-                return
+                return told(error)
             # beside the loop: what would start it is a run for every policy; the latest click is answered
             self._look_no_more()
-            self._looking = background.Work(
-                lambda step: why.about(view, rows, present, job, assumed_s, lambda: step(0.0)),
-                lambda share: None,
-                told,
-            )
+            about = functools.partial(why.about, view, rows, present, job, assumed_s)
+            work = background.Work(lambda step: about(lambda: step(0.0)), lambda share: None, told)
+            self._looking = job, work
 
         def told(outcome: Any) -> None:
             if not self._link.closed:
                 if isinstance(outcome, background.Cancelled):
+                    if self._looking is not None and self._looking[0] == job:
+                        return  # that click was on this job: it is answered
                     outcome = "Not looked for: another click came."
                 failed = isinstance(outcome, Exception)
                 text = f"Not known: {outcome}" if failed else outcome
@@ -282,7 +280,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
 
     def _look_no_more(self) -> None:
         if self._looking is not None:
-            self._looking.cancel()
+            self._looking[1].cancel()
 
     def _gone(self) -> bool:
         client = self._runtime.channel.client_or_none
@@ -334,10 +332,11 @@ class Panel(widgets.VBox):  # type: ignore[misc]
             there = one.is_in(self.picture)
             self.ticks[one.name].layout.display = None if there else "none"
             if one.name == "power":
-                shown = there and self.ticks["power"].value
-                self.corridor.show(shown, self.picture.status["jobs_running"])
+                self.corridor.show(there and self.ticks["power"].value)
 
     def _notices(self, picture: Picture) -> Markup:
+        for old in list(self._noticed)[:-_REMEMBERED]:
+            self._noticed.pop(old, None)
         waits = {one["id"] for one in picture.jobs if one["state"] == "pending"}
         noticed = [text for id, text in list(self._noticed.items()) if id in waits]
         return markup.status(*map(markup.note, noticed[-_NOTICES:])) if noticed else Markup()

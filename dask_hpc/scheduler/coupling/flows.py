@@ -84,11 +84,15 @@ class Flows:
         ------
         ValueError
             When there is a flow of that name.
+        CouplingError
+            When the client is gone.
         """
-        there = self._named.get(name)
-        if there is not None and not there.failed:
-            raise ValueError(f"name is {name!r}, which an open flow has; close that one, or choose another")
-        if there is not None:
+        if client not in self._scheduler.clients:
+            raise CouplingError(f"flow {name!r} was not declared: its client is gone")
+        if (there := self._named.get(name)) is not None:
+            if not there.failed:
+                text = f"name is {name!r}, which an open flow has; close that one, or choose another"
+                raise ValueError(text)
             self._end(there, f"flow {name!r} was declared anew")
         id = f"hpc-flow-{name}-{uuid.uuid4().hex[:8]}"
         decoded = tuple([decode(contract.Field, dict(one)) for one in fields])
@@ -179,24 +183,18 @@ class Flows:
     # -------------------------------------------------------------- producers
 
     async def flow_join(
-        self,
-        name: str,
-        rank: int,
-        size: int,
-        token: str,
-        hosts: Sequence[str],
-        lost: str | None = None,
-        last: int | None = None,
-        kept: Sequence[int] = (),
-    ) -> dict[str, Any]:
+        self, name: str, rank: int, size: int, token: str, hosts: Sequence[str], before: str | None = None,
+        lost: str | None = None, last: int | None = None, kept: Sequence[int] = (),
+    ) -> dict[str, Any]:  # fmt: skip
         """Where the blocks of a producer go: ``{"wait": why}``, or all that it has to know.
 
         Parameters
         ----------
         token, hosts
             Drawn by the producer; names and addresses of its host.
-        lost, last
-            The worker that it cannot reach any more, and the last step that it has sent there.
+        before, lost, last
+            Id of the flow that it has joined before, the worker that it cannot reach any more, and the last
+            step that it has sent there.
         kept
             Steps that it can send again.
 
@@ -207,6 +205,8 @@ class Flows:
         CouplingError
             When the flow has failed, or no worker is left.
         """
+        if before is not None:
+            self._found(before)
         if (flow := self._named.get(name)) is None:
             return {"wait": f"there is no flow {name!r} (rt.couple declares one)"}
         self._check(flow)

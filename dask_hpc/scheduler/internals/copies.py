@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler
 
+_METHOD = "request_remove_replicas"
+
 
 class Copies:
     """Keeps every copy of some data on one scheduler, from `wrap` to `unwrap`.
@@ -29,19 +31,30 @@ class Copies:
     def __init__(self, scheduler: Scheduler, keeps: Callable[[Any], bool]) -> None:
         self._scheduler: Any = scheduler
         self._keeps = keeps
+        #: What was there in place of the scheduler's own method, and what is asked.
+        self._before: Any = None
+        self._remove_others: Any = None
 
     def wrap(self) -> None:
         """Keep them from now on."""
-        self._scheduler.request_remove_replicas = self._remove
+        if self._remove_others is None:
+            self._before = vars(self._scheduler).get(_METHOD)
+            self._remove_others = getattr(self._scheduler, _METHOD)
+            setattr(self._scheduler, _METHOD, self._remove)
 
     def unwrap(self) -> None:
         """Keep them no more."""
-        if vars(self._scheduler).get("request_remove_replicas") == self._remove:
-            del self._scheduler.request_remove_replicas
+        if vars(self._scheduler).get(_METHOD) != self._remove:
+            return  # somebody has replaced it since, and may ask for what they found
+        self._remove_others = None
+        if self._before is None:
+            delattr(self._scheduler, _METHOD)
+        else:
+            setattr(self._scheduler, _METHOD, self._before)
 
     def _remove(self, addr: str, keys: list[Any], *, stimulus_id: str) -> None:
         scheduler = self._scheduler
         if scheduler.workers[addr] in scheduler.running:
             keys = [key for key in keys if not self._keeps(key)]
         if keys:
-            type(scheduler).request_remove_replicas(scheduler, addr, keys, stimulus_id=stimulus_id)
+            self._remove_others(addr, keys, stimulus_id=stimulus_id)

@@ -221,10 +221,12 @@ class Turns:
         self._kept = max(self._kept, turns)
 
     def _forget(self) -> None:
-        kept = self.given - self._kept
+        # windows of those that are analysed now, however many have come since
+        ends = [self.given, *[turn + 1 for turn in self.flight]]
         for step in list(self._steps)[:-_REMEMBERED]:
             found = self._steps[step]
-            if found.turn is not None and (found.turn in self.flight or found.turn >= kept):
+            turn = found.turn
+            if turn is not None and any(turn < end <= turn + max(1, self._kept) for end in ends):
                 continue
             if len(found.asked) == self._places:
                 del self._steps[step]

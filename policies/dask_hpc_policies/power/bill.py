@@ -161,9 +161,8 @@ class Uses:
         self.plain.add(plain_w, length_s, measured)
         self.idle.add(idle_w, length_s, measured)
         for id, watts in jobs_w.items():
-            job = self.jobs.get(id)
-            if job is None:
-                job = self.jobs[id] = Use()
+            # in the order in which they drew last: the first have ended long ago
+            job = self.jobs[id] = self.jobs.pop(id) if id in self.jobs else Use()
             job.add(watts, length_s, measured or id in measured_jobs)
         while len(self.jobs) > JOBS_KEPT:
             self.earlier.merge(self.jobs.pop(next(iter(self.jobs))))

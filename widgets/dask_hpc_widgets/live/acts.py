@@ -56,9 +56,9 @@ class Acts:
     def _ask(self, job: str) -> None:
         def seen(row: Any) -> None:
             if isinstance(row, Exception):
-                self._told(job, f"Nothing was cancelled: {row}")
+                self._told(job, f"Nothing was cancelled: {row}", came=True)
             elif row["state"] in _ENDED:
-                self._told(job, f"{_called(row)} is {row['state']}: there is nothing to cancel.")
+                self._told(job, f"{_called(row)} is {row['state']}: there is nothing to cancel.", came=True)
             else:
                 self._told(job, loss(row), confirm=True)
 
@@ -76,9 +76,9 @@ class Acts:
     def _resize(self, job: str, text: str) -> None:
         def seen(row: Any) -> None:
             if isinstance(row, Exception):
-                self._told(job, f"Nothing was resized: {row}")
+                self._told(job, f"Nothing was resized: {row}", came=True)
             elif why := wrong(row, text):
-                self._told(job, why)
+                self._told(job, why, came=True)
             else:
                 self._told(job, f"Waiting until {_called(row)} has {counted(int(text))}.")
                 self._link.ask(

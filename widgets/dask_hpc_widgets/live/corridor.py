@@ -1,7 +1,7 @@
 """Bounds of the power corridor: typed, set and cleared in the panel; what came of it is said in words.
 
 Rules of the file: whether bounds can be only the scheduler says; the ones that hold stay until others do. To
-keep bounds jobs are shrunk: while any runs a person is asked first.
+keep bounds jobs are shrunk, and plain work has fewer nodes: while any runs a person is asked first.
 """
 
 from __future__ import annotations
@@ -63,10 +63,13 @@ class CorridorPart:
             layout=_BUTTON,
         )
         self.cancel = widgets.Button(description="Set nothing", tooltip="Change nothing", layout=_BUTTON)
-        self._question = widgets.HBox([self.go, self.cancel], layout={"width": "auto", "display": "none"})
-        self.says = widgets.HTML(layout={"width": "auto"})
-        #: Jobs that run, and the bounds that a person is asked about.
-        self._running = 0
+        self.asks, self.says = (widgets.HTML(layout={"width": "auto"}) for _ in range(2))
+        self._question = widgets.HBox(
+            [self.asks, self.go, self.cancel],
+            layout={"width": "auto", "flex_flow": "row wrap", "display": "none"},
+        )
+        #: The bounds that are to be set once it is known what runs, and those that a person is asked about.
+        self._typed: dict[str, str] | None = None
         self._asked: dict[str, str] | None = None
         self.box = widgets.HBox(
             [self.lower, self.upper, self.set, self.clear, self.says, self._question],
@@ -79,29 +82,38 @@ class CorridorPart:
         for field in (self.lower, self.upper):
             field.observe(lambda _: self._answer(False), names="value")
 
-    def show(self, shown: bool, running: int) -> None:
-        """Be there with the view, or not; `running` jobs run."""
-        self._running = running
+    def show(self, shown: bool) -> None:
+        """Be there with the view, or not."""
         self.box.layout.display = None if shown else "none"
 
     def _set(self) -> None:
         typed = {"lower_w": self.lower.value.strip(), "upper_w": self.upper.value.strip()}
-        bounds = {name: text for name, text in typed.items() if text}
-        if not self._running:
-            self._ask("Nothing was set", **bounds)
-            return
-        self._asked = bounds
-        self._question.layout.display = "flex"
-        verb = "runs and" if self._running == 1 else "run, of which any"
-        text = f"{counted(self._running, 'job')} {verb} may lose nodes to these bounds. Go ahead?"
-        self.says.value = markup.part(markup.status(markup.strong(text)))
+        self._answer(False)
+        bounds = self._typed = {name: text for name, text in typed.items() if text}
+
+        def seen(answer: Any) -> None:
+            if self._typed is not bounds:
+                return  # others were typed meanwhile
+            self._typed = None
+            if isinstance(answer, Exception):
+                self.says.value = markup.part(markup.alert(f"Nothing was set: {answer}"))
+            elif who := _at_work(*answer):
+                self._asked = bounds
+                self._question.layout.display = "flex"
+                text = f"{who} may lose nodes to these bounds. Go ahead?"
+                self.asks.value = markup.part(markup.status(markup.strong(text)))
+            else:
+                self._ask("Nothing was set", **bounds)
+
+        # as it is now: what is shown may be old
+        self._link.ask(lambda: questions.at_work(self._runtime), seen, patient=True)
 
     def _clear(self) -> None:
         self._answer(False)
         self._ask("It was not cleared", clear=True)
 
     def _answer(self, yes: bool) -> None:
-        bounds, self._asked = self._asked, None
+        bounds, self._asked, self._typed = self._asked, None, None
         if bounds is None:
             return
         self._question.layout.display = "none"
@@ -124,3 +136,10 @@ class CorridorPart:
                 self.says.value = markup.part(markup.soft(text))
 
         self._link.ask(lambda: questions.corridor(self._runtime, arguments), done, patient=True)
+
+
+def _at_work(jobs: int, plain: bool) -> str:
+    """Who runs, as the beginning of a sentence; empty: nobody."""
+    if not jobs:
+        return "Plain work runs and" if plain else ""
+    return f"{counted(jobs, 'job')} {'runs and' if jobs == 1 else 'run, of which any'}"

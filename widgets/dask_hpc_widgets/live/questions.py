@@ -43,6 +43,15 @@ async def state(runtime: Runtime) -> Present:
     return Present(view, found["jobs"], found["status"]["policy"])
 
 
+async def at_work(runtime: Runtime) -> tuple[int, bool]:
+    """How many jobs run; and where none does, whether plain work is on workers."""
+    found = await runtime.channel.ask("picture", ended=0, decisions=0)
+    running: int = found["status"]["jobs_running"]
+    scheduler: Any = runtime.client.scheduler
+    # before the first job nobody else counts plain work
+    return running, not running and any((await scheduler.processing(workers=None)).values())
+
+
 async def update(runtime: Runtime, policy: Mapping[str, Any]) -> dict[str, Any]:
     """Have the cluster decide by `policy`, a specification; gives what it says it runs."""
     status = await runtime.ask_update(dict(policy), {})

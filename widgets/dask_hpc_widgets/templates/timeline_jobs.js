@@ -70,13 +70,15 @@ function question(state, model) {
     if (sure.getRootNode().activeElement === asked) keep.focus();
   };
   const show = (message) => {
-    const lines = message.text.split("\n").map((line) => made("p", {}, line));
+    const lines = message.text.split("\n");
+    const others = [...answer.querySelectorAll("p.other")];
     if (message.why !== waits) {
-      // another job was asked about meanwhile: what came of an act stands below that
-      if (message.came) answer.append(...lines);
+      // another job was asked about meanwhile: what came of an act stands below that, the latest few lines
+      if (message.came) answer.append(...lines.map((line) => made("p", { class: "other" }, line)));
+      for (const old of message.came ? others.slice(0, -4) : []) old.remove();
       return;
     }
-    answer.replaceChildren(...lines);
+    answer.replaceChildren(...lines.map((line) => made("p", {}, line)), ...others);
     if (message.confirm) confirm(message.why);
   };
   const whole = made("div", {}, box, answer, sure);
