@@ -200,16 +200,19 @@ class Source:
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            task = self._loop.create_task(work())
-            try:
-                return self._loop.run_until_complete(task)
-            except BaseException as error:
-                if not task.done() or isinstance(error, KeyboardInterrupt | SystemExit):
-                    # what comes next over the connection would be taken for the answer to something else
-                    task.cancel()
-                    self._abort()
-                raise
-        raise RuntimeError("a Source blocks: call it outside of a running event loop, in a thread of its own")
+            pass  # as it has to be; what is raised below is raised alone
+        else:
+            text = "a Source blocks: call it outside of a running event loop, in a thread of its own"
+            raise RuntimeError(text)
+        task = self._loop.create_task(work())
+        try:
+            return self._loop.run_until_complete(task)
+        except BaseException as error:
+            if not task.done() or isinstance(error, KeyboardInterrupt | SystemExit):
+                # what comes next over the connection would be taken for the answer to something else
+                task.cancel()
+                self._abort()
+            raise
 
     def _abort(self) -> None:
         if self._comm is not None:

@@ -17,7 +17,6 @@ from dask_hpc.scheduler.power.node_model import NodeModel
 from dask_hpc.scheduler.power.noted import Noted
 from dask_hpc.scheduler.power.recent import Recent
 from dask_hpc.scheduler.power.runs import Runs
-from dask_hpc.scheduler.tables.jobs import JobRecord
 from dask_hpc.scheduler.tables.nodes import Away
 from dask_hpc.scheduler.tables.state import State
 from dask_hpc.trace.records import CORRIDOR, DRAW, Other
@@ -165,23 +164,22 @@ class Books:
 
     def recalled(self, view: ClusterSnapshot) -> ClusterSnapshot:
         """`view` with what is known of jobs that have come since the last tick: they may start at once."""
-        told = {job.id: job.request.power_by_nodes for job in self._tell()}
-        if not told:
+        self._tell()
+        told = {job.id: job.request.power_by_nodes for job in self._state.jobs.named}
+        old = {job.id for job in view.jobs if told.get(job.id, job.power_by_nodes) != job.power_by_nodes}
+        if not old:
             return view
-        jobs = [replace(job, power_by_nodes=told.get(job.id, job.power_by_nodes)) for job in view.jobs]
+        jobs = [replace(job, power_by_nodes=told[job.id]) if job.id in old else job for job in view.jobs]
         return replace(view, jobs=tuple(jobs))
 
-    def _tell(self) -> list[JobRecord]:
-        """Have the requests of jobs tell what was measured; gives those that tell something else now."""
+    def _tell(self) -> None:
+        """Have the requests of jobs tell what was measured."""
         named, history = self._state.jobs.named, self._history
         shown_of = history.version, [job.id for job in named]
         if shown_of == self._shown_of:
-            return []
+            return
         self._shown_of = shown_of
-        found: list[JobRecord] = []
         for job in named:
             table = history.holds(job.id, job.request)
             if table and tuple(table.items()) != job.request.power_by_nodes:
                 job.measured(power_by_nodes=table)
-                found.append(job)
-        return found

@@ -33,10 +33,12 @@ class CorridorPart:
         What a person types: watts, or text such as 1.7 kW; empty: that side is open.
     set, clear
         The buttons.
-    go, cancel
-        Those of the question.
+    asks, go, cancel
+        The question, and its buttons.
+    says
+        What came of it.
     box
-        All of it, and what came of it.
+        All of it.
     """
 
     def __init__(self, runtime: Runtime, link: Link) -> None:

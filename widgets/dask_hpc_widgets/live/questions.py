@@ -47,9 +47,13 @@ async def at_work(runtime: Runtime) -> tuple[int, bool]:
     """How many jobs run; and where none does, whether plain work is on workers."""
     found = await runtime.channel.ask("picture", ended=0, decisions=0)
     running: int = found["status"]["jobs_running"]
+    return running, not running and await _tasks(runtime) > 0
+
+
+async def _tasks(runtime: Runtime) -> int:
+    """How many tasks are on workers, of anybody: before the first job nobody else counts plain work."""
     scheduler: Any = runtime.client.scheduler
-    # before the first job nobody else counts plain work
-    return running, not running and any((await scheduler.processing(workers=None)).values())
+    return sum(map(len, (await scheduler.processing(workers=None)).values()))
 
 
 async def update(runtime: Runtime, policy: Mapping[str, Any]) -> dict[str, Any]:
@@ -108,8 +112,7 @@ async def start(runtime: Runtime, examples: Callable[[int], Iterable[Example]], 
     """
     held: list[Any] = []
     scheduler: Any = runtime.client.scheduler
-    # before the first job nobody else counts plain work
-    if busy := sum(map(len, (await scheduler.processing(workers=None)).values())):
+    if busy := await _tasks(runtime):
         there = f"{counted(busy, 'task')} on workers"
         raise RuntimeError(f"the cluster is at work ({there}), and the examples would take nodes from that")
     threads = sum((await scheduler.ncores(workers=None)).values())
