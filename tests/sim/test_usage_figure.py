@@ -6,7 +6,9 @@ import pytest
 from sim_worlds import rigid, run, workload
 
 from dask_hpc.sim import load, simulate
+from dask_hpc.sim.model.machine import Failures, NodeFailure
 from dask_hpc.sim.results.plots import png, usage_figure, waits_figure
+from dask_hpc.sim.results.series import utilization
 
 
 def drawn(figure, i=0):
@@ -66,6 +68,17 @@ def test_jobs_that_wait_and_their_waits_are_drawn_over_time() -> None:
     assert png(figure).startswith(b"\x89PNG")
     nobody = waits_figure({"x": run(workload(rigid("a", 1, 0.0)), "fcfs")})
     assert png(nobody).startswith(b"\x89PNG")
+
+
+def test_jobs_of_no_length_and_interrupted_ones_leave_nobody_waiting_at_the_end() -> None:
+    stop = Failures(listed=(NodeFailure(t_s=4.0, node=0, downtime_s=2.0),))
+    work = workload(rigid("none", 1, 0.0), rigid("cut", 2, 10.0), rigid("late", 1, 0.0, 3.0), nodes=2,
+                    failures=stop)  # fmt: skip
+    steps = list(utilization(run(work, "fcfs")))
+    # 'late' waits from 3 s until 'cut', which waits again from 4 to 6 s, is over
+    assert [(t_s, running, waiting) for t_s, _, running, waiting in steps] == [
+        (0.0, 1, 0), (3.0, 1, 1), (4.0, 0, 2), (6.0, 1, 1), (16.0, 0, 0),
+    ]  # fmt: skip
 
 
 def test_progress_is_told_often_enough_to_end_a_run_soon() -> None:

@@ -14,11 +14,13 @@ def utilization(result: Result) -> Iterator[tuple[float, int, int, int]]:
     changes: list[tuple[float, int, int, int]] = []
     for run in result.runs:
         changes.append((run.submit_s, 0, 0, 1))
-        before = 0
+        before, waited = 0, 1
         for t_s, nodes in run.nodes:
             runs, ran = int(nodes > 0), int(before > 0)
-            changes.append((t_s, nodes - before, runs - ran, ran - runs if t_s != run.end_s else 0))
-            before = nodes
+            # one that was interrupted waits again; one of no length does not wait when it has ended
+            waits = int(nodes == 0 and t_s != run.end_s)
+            changes.append((t_s, nodes - before, runs - ran, waits - waited))
+            before, waited = nodes, waits
     held = running = waiting = 0
     changes.sort(key=lambda change: change[0])
     for i, (t_s, nodes, runs, waits) in enumerate(changes):
