@@ -344,6 +344,16 @@ def test_a_job_wider_than_the_machine_is_refused_dropped_or_clipped() -> None:
     assert clipped.workload.notes == ("1 jobs wider than the machine clipped to 16",)
 
 
+def test_a_job_is_clipped_to_a_size_that_it_may_have() -> None:
+    squares = malleable("wide", 25, 16, 25, 10.0, constraint="square", preferred_nodes=25)
+    for policy in ("fcfs", "easy", "pwma-fpsma"):
+        clipped = simulate(workload(squares, nodes=15), policy, wide="clip")
+        assert clipped.runs[0].nodes == ((0.0, 9), (10.0, 0)), policy
+    pairs = rigid("pair", 2, 10.0, constraint="even")
+    with pytest.raises(WorkloadError, match=r"'pair' may have no size up to 1 nodes .*--wide drop"):
+        simulate(workload(pairs, nodes=1), "fcfs", wide="clip")
+
+
 def test_a_measured_decision_latency_is_what_the_policy_took(monkeypatch: pytest.MonkeyPatch) -> None:
     # a clock that goes on by 0.25 s at every reading
     readings = iter(range(1000))

@@ -47,8 +47,8 @@ def fitted(workload: Workload, nodes: int, wide: Literal["drop", "clip", "refuse
     """`workload` for a machine of `nodes` nodes.
 
     Upper bounds beyond the machine are cut to it. A job that cannot run on so few nodes is left out
-    (``drop``), or needs as many nodes as there are, with its run time as it is (``clip``); either is counted
-    in the notes.
+    (``drop``), or needs as many nodes as there are, or its constraint allows, with its run time as it is
+    (``clip``); either is counted in the notes.
 
     Raises
     ------
@@ -68,16 +68,25 @@ def fitted(workload: Workload, nodes: int, wide: Literal["drop", "clip", "refuse
                 )
             if wide == "drop":
                 continue
+            size = constraints.largest_at_most(job.constraint, nodes, 1)
+            if size is None:
+                raise WorkloadError(
+                    f"{workload.source or workload.name}: job {job.id!r} may have no size up to {nodes} "
+                    f"nodes (constraint {job.constraint}); --wide drop leaves it out"
+                )
+            preferred = None if job.preferred_nodes is None else min(job.preferred_nodes, size)
             job = replace(
                 job,
-                start_nodes=None if job.start_nodes is None else nodes,
-                min_nodes=min(job.min_nodes, nodes),
-                max_nodes=nodes,
-                reference_nodes=0 if job.program is not None or job.start_nodes is None else nodes,
+                start_nodes=None if job.start_nodes is None else size,
+                min_nodes=min(job.min_nodes, size),
+                max_nodes=size,
+                preferred_nodes=preferred,
+                reference_nodes=0 if job.program is not None or job.start_nodes is None else size,
             )
         elif need <= nodes < job.max_nodes:
             reference = job.reference_nodes or job.start_nodes or job.max_nodes
-            job = replace(job, max_nodes=nodes, reference_nodes=reference)
+            preferred = None if job.preferred_nodes is None else min(job.preferred_nodes, nodes)
+            job = replace(job, max_nodes=nodes, reference_nodes=reference, preferred_nodes=preferred)
         jobs.append(job)
     if not jobs:
         raise WorkloadError(f"{workload.source or workload.name}: no job fits on {nodes} nodes")
