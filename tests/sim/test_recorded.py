@@ -198,3 +198,15 @@ def test_jobs_that_a_trace_does_not_show_whole_are_left_out() -> None:
     )
     with pytest.raises(WorkloadError, match="no job that can be simulated; it has no jobs"):
         trace_file.from_trace(trace())
+
+
+def test_a_job_whose_run_time_is_not_known_is_left_out() -> None:
+    text = (
+        "JobID|JobName|State|NNodes|Submit|Start|Elapsed\n"
+        "1|a|COMPLETED|3|2024-01-01T00:00:00|2024-01-01T00:00:00|00:00:10\n"
+        "2|b|COMPLETED|3|2024-01-01T00:00:00|2024-01-01T00:00:00|INVALID\n"
+        "3|c|COMPLETED|3|2024-01-01T00:00:00|2024-01-01T00:00:00|UNLIMITED\n"
+    )
+    found = sacct.parse(text, "x.sacct")
+    assert [(job.id, job.runtime_s) for job in found.jobs] == [("1", 10)]
+    assert found.notes == ("2 jobs left out: no run time",)

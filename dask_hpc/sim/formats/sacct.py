@@ -10,7 +10,7 @@ Rules of the file: the reading of values is that of `dask_hpc.slurm.text`. Two f
 
 A job is as it ran: rigid, of the nodes it had, with the time it took as run time and its time limit as
 walltime. Left out, with a counted note: steps, jobs that have not started or are not over, and jobs without
-a size.
+a size or a run time.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class _Row:
     state: str
     nodes: int
     submit_s: float | None
-    elapsed_s: float
+    elapsed_s: float | None
     started: bool
     walltime_s: float | None
     name: str
@@ -126,6 +126,8 @@ def _why_not(row: _Row, left_out: Counter[str]) -> bool:
         reason = "jobs left out: no time of submission"
     elif not 1 <= row.nodes <= _MOST_NODES:
         reason = "jobs left out: no size"
+    elif row.elapsed_s is None or not math.isfinite(row.elapsed_s):
+        reason = "jobs left out: no run time"
     else:
         return False
     left_out[reason] += 1
@@ -144,7 +146,7 @@ def _job(row: _Row, begin_s: float, seen: Counter[str]) -> Job:
         start_nodes=row.nodes,
         min_nodes=row.nodes,
         max_nodes=row.nodes,
-        runtime_s=row.elapsed_s,
+        runtime_s=row.elapsed_s or 0.0,
         walltime_s=row.walltime_s if row.walltime_s and math.isfinite(row.walltime_s) else None,
     )
 
@@ -223,7 +225,7 @@ def _named(values: Mapping[str, str], number: int) -> _Row:
         state=get("State", _state),
         nodes=get("NNodes" if "NNodes" in values else "AllocNodes", _count),
         submit_s=get("Submit", _time_s),
-        elapsed_s=elapsed_s or 0.0,
+        elapsed_s=elapsed_s,
         # without a column for it, a job that took time has started
         started=start_s is not None if "Start" in values else bool(elapsed_s),
         walltime_s=get("Timelimit", parse_duration_s) if "Timelimit" in values else None,
