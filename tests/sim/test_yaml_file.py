@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import inspect
 import textwrap
+import time
 from pathlib import Path
 
 import pytest
@@ -229,6 +230,8 @@ MORE_BAD = [
     ("jobs: " + "[" * 5000, "no YAML"),
     ("jobs: " + "[" * 200 + "]" * 200, "nested more than 100 deep"),
     (LAUGHS, "aliases repeat more than 1000000 values"),
+    ("jobs: [{name: a, nodes: 1, runtime: 1, submit: 2e12}]", "at least 0 s and at most 1e+12 s"),
+    ("jobs: [{name: a, nodes: 1, runtime: 2e12}]", "at least 0 s and at most 1e+12 s"),
 ]  # fmt: skip
 
 
@@ -237,6 +240,18 @@ def test_a_text_that_is_no_workload(text: str, said: str) -> None:
     with pytest.raises(WorkloadError) as error:
         parse(text, "w.yaml")
     assert said in str(error.value)
+
+
+def test_many_jobs_of_a_name_are_numbered_past_ids_that_are_given_soon() -> None:
+    began_s = time.process_time()
+    jobs = parse(
+        "machine: {nodes: 4}\njobs:\n- {id: a-2, name: b, nodes: 1, runtime: 1}\n"
+        "- {name: a, nodes: 1, runtime: 1, count: 20000}\n- {name: a, nodes: 1, runtime: 1}\n",
+        "w.yaml",
+    ).jobs
+    assert time.process_time() - began_s < 8
+    assert [job.id for job in jobs[:4]] == ["a-2", "a", "a-3", "a-4"]
+    assert jobs[-1].id == "a-20002"
 
 
 @given(st.text(max_size=80) | st.binary(max_size=80).map(lambda data: data.decode("latin-1")))

@@ -136,15 +136,15 @@ class Field:
             self.wrong(expected)
         return int(self.value)
 
-    def duration_s(self, *, above_zero: bool = False) -> float:
-        """Seconds: a number, or text such as ``5 min``."""
+    def duration_s(self, *, above_zero: bool = False, longest_s: float = LARGEST) -> float:
+        """Seconds, at most `longest_s`: a number, or text such as ``5 min``."""
         try:
             seconds = parse_duration(self.value)
         except (ParameterError, OverflowError) as error:
             self.fail(f"{error}" if isinstance(error, ParameterError) else "the duration is too long")
-        if seconds > LARGEST or (above_zero and seconds == 0):
+        if seconds > longest_s or (above_zero and seconds == 0):
             least = "above 0 s" if above_zero else "of at least 0 s"
-            self.wrong(f"a duration {least} and at most {LARGEST:g} s")
+            self.wrong(f"a duration {least} and at most {longest_s:g} s")
         return seconds
 
 

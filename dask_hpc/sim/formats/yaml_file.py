@@ -148,7 +148,7 @@ def parse(text: str, source: str) -> Workload:
     for application in shared.values():
         application.mapping(_SHARED)
     notes: Counter[str] = Counter()
-    taken: dict[str, Field] = {}
+    taken = _Ids()
     jobs: list[Job] = []
     for place in whole.need("jobs").sequence():
         jobs += _jobs(place, shared, machine, taken, notes)
@@ -170,7 +170,7 @@ def _jobs(
     place: Field,
     shared: dict[str, Field],
     machine: Machine | None,
-    taken: dict[str, Field],
+    taken: _Ids,
     notes: Counter[str],
 ) -> list[Job]:
     place.mapping(_JOB)
@@ -181,34 +181,43 @@ def _jobs(
     job = _job(place, keys, machine, notes)
     count, every = keys.get("count"), keys.get("every")
     number = 1 if count is None else count.integer(1, _MOST_JOBS)
-    gap_s = 0.0 if every is None else every.duration_s()
+    gap_s = 0.0 if every is None else every.duration_s(longest_s=_LONGEST_S)
     id = keys.get("id")
     if id is not None and number > 1:
         id.fail("an id is of one job; leave it out where count is above 1")
     return [
         replace(
             job,
-            id=_id(job.name, place if id is None else id, taken),
+            id=taken.given(id) if id is not None else taken.made(job.name, place),
             submit_s=job.submit_s + i * gap_s,
         )
         for i in range(number)
     ]
 
 
-def _id(name: str, place: Field, taken: dict[str, Field]) -> str:
-    """The id that was given, else the name, with a number where it is not the first."""
-    if place.path.endswith(".id"):
+class _Ids:
+    """Ids of the jobs so far: as given, else names, with numbers where they are not the first."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, Field] = {}
+        #: Jobs of each name: all numbers up to theirs are taken.
+        self._numbers: Counter[str] = Counter()
+
+    def given(self, place: Field) -> str:
         wanted = place.text()
-        if wanted in taken:
-            place.fail(f"{wanted!r} is also the id of {taken[wanted].path}; ids are unique")
-        taken[wanted] = place
+        if wanted in self._places:
+            place.fail(f"{wanted!r} is also the id of {self._places[wanted].path}; ids are unique")
+        self._places[wanted] = place
         return wanted
-    wanted, number = name, 1
-    while wanted in taken:
-        number += 1
-        wanted = f"{name}-{number}"
-    taken[wanted] = place
-    return wanted
+
+    def made(self, name: str, place: Field) -> str:
+        while True:
+            self._numbers[name] += 1
+            number = self._numbers[name]
+            wanted = name if number == 1 else f"{name}-{number}"
+            if wanted not in self._places:
+                self._places[wanted] = place
+                return wanted
 
 
 def _job(place: Field, keys: dict[str, Field], machine: Machine | None, notes: Counter[str]) -> Job:
@@ -248,7 +257,7 @@ def _job(place: Field, keys: dict[str, Field], machine: Machine | None, notes: C
     return Job(
         id="",
         **values_of(JobFacts, spec),
-        submit_s=_given(keys, "submit", lambda field: field.duration_s(), 0.0),
+        submit_s=_given(keys, "submit", lambda field: field.duration_s(longest_s=_LONGEST_S), 0.0),
         start_nodes=start,
         min_nodes=low,
         max_nodes=high,
@@ -282,7 +291,7 @@ def _runtime(place: Field, keys: dict[str, Field], speed: SpeedUp, start: int | 
         return 1.0 / speed(reference), reference
     if reference is None:
         runtime.fail("on how many nodes? give reference_nodes, or nodes")
-    return runtime.duration_s(), reference
+    return runtime.duration_s(longest_s=_LONGEST_S), reference
 
 
 def _spec(place: Field) -> JobSpec:
