@@ -60,6 +60,17 @@ def test_a_file_that_exists_is_kept(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["kept.yaml"]
 
 
+def test_a_job_of_no_length_is_backfilled_also_after_it_was_converted(tmp_path: Path) -> None:
+    # the second waits for all nodes; of the third it is known that it takes no time
+    rows = ((1, 0, 10, 3, 10), (2, 1, 5, 4, 5), (3, 2, 0, 1, -1))
+    lines = [f"{id} {at} -1 {s} {n} -1 -1 {n} {asked}" + " 1" * 9 for id, at, s, n, asked in rows]
+    source, out = tmp_path / "a.swf", tmp_path / "kept.yaml"
+    source.write_text("\n".join(["; MaxProcs: 4", *lines, ""]))
+    read("convert", str(source), str(out))
+    found = [read("simulate", str(path), "--policy", "easy")["jobs"] for path in (source, out)]
+    assert [[job["start_s"] for job in jobs] for jobs in found] == [[0, 10, 2]] * 2
+
+
 def late(folder: Path) -> str:
     """A workload whose walltimes are far too long: the last job could go ahead, and EASY does not know."""
     path = folder / "late.yaml"

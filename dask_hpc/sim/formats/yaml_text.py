@@ -1,8 +1,8 @@
 """A workload as text in our YAML format: to keep it, to change it by hand, to hand it on.
 
 Rules of the file: what `dask_hpc.sim.formats.yaml_file.parse` reads back is the same workload, except that
-names are given to jobs that have none, notes and seed are not kept, and functions of the number of nodes
-become tables.
+names are given to jobs that have none, notes and seed are not kept, functions of the number of nodes become
+tables, and a walltime of 0, which the format does not have, becomes a nanosecond.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ from dask_hpc.sim.model.pool import Pool
 from dask_hpc.sim.model.workload import Workload
 from dask_hpc_policies.jobs.jobspec import arguments
 
+#: The walltime of a job whose own is 0.
+_SHORTEST_S = 1e-9
 #: What a user declares and `_job` writes in a place of its own.
 _WRITTEN = ("constraint", "walltime", "priority", "io_intensity", "user")
 
@@ -120,7 +122,8 @@ def _job(job: Job) -> dict[str, Any]:
             "constraint": (job.constraint, "any"),
             "rigid": (job.kind == "moldable", False),
             "evolving": (job.kind == "evolving", False),
-            "walltime": (job.walltime_s or None, None),
+            # left out, a job of no length would be one of unknown length, which is seldom backfilled
+            "walltime": (None if job.walltime_s is None else max(job.walltime_s, _SHORTEST_S), None),
             "priority": (job.priority, 0),
             "io_intensity": (job.io_intensity, None),
             "io_by_nodes": (dict(job.io_by_nodes), {}),
