@@ -313,7 +313,7 @@ _DEFINITIONS = (
 BUILTIN: Mapping[str, Definition] = {d.name: d for d in _DEFINITIONS}
 
 
-def builtin(name: str, **params: Any) -> BuiltinPolicy:
+def builtin(name: str, /, **params: Any) -> BuiltinPolicy:
     """The builtin policy `name` with `params`, defaults for the rest.
 
     Raises

@@ -30,15 +30,15 @@ import yaml
 from dask_hpc_policies.builtin import BUILTIN, builtin
 from dask_hpc_policies.combine.guards import GUARDS, Guarded, guarded
 from dask_hpc_policies.combine.merge import Combined, _combined
-from dask_hpc_policies.params import Parameters, suggestion
+from dask_hpc_policies.params import ParameterError, Parameters, shown, suggestion
 from dask_hpc_policies.protocol import Policy
 
 #: Entry-point group: name -> callable that takes parameters by keyword and returns a policy.
 GROUP = "dask_hpc.policies"
 
 _KEYS = ("policy", "policies", "params", "compose", "lock", "description", "provenance", "custom")
-#: Letters that a policy file may have.
-_LONGEST = 1_000_000
+#: Letters that a policy file may have, values that it may hold (those of an alias each time), and how deep.
+_LONGEST, _MOST_VALUES, _DEEPEST = 1_000_000, 10_000, 50
 
 
 class UnknownPolicy(ValueError):
@@ -59,7 +59,7 @@ def library_names() -> tuple[str, ...]:
     return tuple(sorted(_library()))
 
 
-def create(spec: str | Path | Mapping[str, Any] | Policy, **params: Any) -> Policy:
+def create(spec: str | Path | Mapping[str, Any] | Policy, /, **params: Any) -> Policy:
     """The policy that `spec` describes.
 
     Parameters
@@ -141,7 +141,7 @@ def spec_of(policy: Policy) -> dict[str, Any]:
     }
 
 
-def updated(policy: Policy, **params: Any) -> Policy:
+def updated(policy: Policy, /, **params: Any) -> Policy:
     """A copy of `policy` with some parameters changed; in a composition, wherever they are declared.
 
     Raises
@@ -176,6 +176,10 @@ def _from_name(name: str, params: Mapping[str, Any]) -> Policy:
         return builtin(name, **params)
     factories = _factories()
     if name in factories:
+        try:
+            inspect.signature(factories[name]).bind(**params)
+        except TypeError as error:
+            raise ParameterError(f"policy {name!r}: {error}") from None
         return _checked(factories[name](**params))
     if name in _library():
         return _from_mapping(_library()[name], params)
@@ -227,13 +231,13 @@ def _guard(policy: Policy, item: Any) -> Policy:
 
 def _mapping(value: Any, where: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-        raise InvalidPolicy(f"{where!r} must map names to values, got {value!r}")
+        raise InvalidPolicy(f"{where!r} must map names to values, got {shown(value)}")
     return value
 
 
 def _list(value: Any, where: str) -> list[Any]:
     if not isinstance(value, (list, tuple)):
-        raise InvalidPolicy(f"{where!r} must be a list, got {value!r}")
+        raise InvalidPolicy(f"{where!r} must be a list, got {shown(value)}")
     return list(value)
 
 
@@ -254,7 +258,8 @@ def _read(path: Path) -> Mapping[str, Any]:
 def _parsed(text: str, where: str) -> Mapping[str, Any]:
     try:
         data = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError) as error:
+        # the last three: a text of a kind that it is not, such as a 13th month
         raise InvalidPolicy(f"policy file {where!r} is not YAML: {error}") from error
     except RecursionError:
         raise InvalidPolicy(f"policy file {where!r} is nested too deeply to be read") from None
@@ -262,7 +267,23 @@ def _parsed(text: str, where: str) -> Mapping[str, Any]:
         raise InvalidPolicy(
             f"policy file {where!r} must hold a mapping with 'policy', got {type(data).__name__}"
         )
+    _check_bounded(data, where)
     return data
+
+
+def _check_bounded(data: Any, where: str) -> None:
+    """Refuse what aliases have made of a short text: more than anybody reads, or what has no end."""
+    waiting, count = [(data, 0)], 0
+    while waiting:
+        value, depth = waiting.pop()
+        count += 1
+        if count > _MOST_VALUES or depth > _DEEPEST:
+            raise InvalidPolicy(
+                f"policy file {where!r} holds more than {_MOST_VALUES} values, or is nested more than "
+                f"{_DEEPEST} deep; what aliases repeat counts each time"
+            )
+        below = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+        waiting += [(one, depth + 1) for one in below]
 
 
 def _checked(policy: Any) -> Policy:

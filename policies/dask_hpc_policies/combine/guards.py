@@ -293,7 +293,7 @@ GUARDS: Mapping[str, Guard] = {
 }  # fmt: skip
 
 
-def guarded(name: str, base: Policy, **params: Any) -> Guarded:
+def guarded(name: str, base: Policy, /, **params: Any) -> Guarded:
     """`base` behind the guard `name` with `params`, defaults for the rest.
 
     Raises
