@@ -40,7 +40,12 @@ def snapshot_at(trace: Trace, t_s: float) -> ClusterSnapshot:
             f"{trace.source}: nothing is known of {t_s:g} s; the trace tells of {first:g} to {last:g} s"
         )
     until = next((i for i, time in enumerate(times) if time > t_s), len(times))
-    at = max(i for i in range(until) if isinstance(trace.records[i], Pass))
+    at = max((i for i in range(until) if isinstance(trace.records[i], Pass)), default=None)
+    if at is None:
+        raise TraceError(
+            f"{trace.source}, line {until + 2}: times go back: what comes before the first call of a policy "
+            f"is later than {t_s:g} s"
+        )
     seen = trace.records[at]
     assert isinstance(seen, Pass)
     view = seen.snapshot

@@ -6,7 +6,6 @@ that cannot be, is not known.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from statistics import median
 from typing import Any
@@ -16,6 +15,8 @@ from dask_hpc_policies.placement.figures import OF_VALUES
 
 #: What is told of a step beside its number.
 FIGURES = ("step_s", "simulation_s", "helper_cores", *OF_VALUES)
+#: A number beyond it is damage, and may be none that a float holds.
+_LARGEST = 1e300
 
 
 def step_rows(records: Iterable[Record]) -> dict[str, list[dict[str, float | None]]]:
@@ -38,7 +39,7 @@ def step_medians(records: Iterable[Record]) -> dict[str, dict[str, float | None]
 
 def _number(data: Mapping[str, Any], name: str) -> float | None:
     value = data.get(name)
-    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _LARGEST
     return value if number else None
 
 

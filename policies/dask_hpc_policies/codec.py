@@ -145,7 +145,10 @@ def _decode(kind: Any, data: Any, where: str) -> Any:
     if dataclasses.is_dataclass(kind):
         return _decode_dataclass(typing.cast(type, kind), data, where)
     if kind is float and isinstance(data, (int, float)) and not isinstance(data, bool):
-        return float(data)
+        try:
+            return float(data)
+        except OverflowError:
+            raise ValueError(f"{where}: expected a number that a float holds, got one too large") from None
     if kind is type(None) and data is None:
         return None
     if isinstance(kind, type) and isinstance(data, kind) and not (kind is int and isinstance(data, bool)):

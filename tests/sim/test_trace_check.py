@@ -74,10 +74,16 @@ def test_what_makes_none_is_one_line(
         (seen(idle_nodes=-1), "line 3, snapshot.idle_nodes: expected a whole number from 0"),
         (seen(idle_nodes=10**20), "line 3, snapshot.idle_nodes: expected a whole number from 0"),
         (seen(jobs=2), "line 3, snapshot.jobs.id: expected one job of each id, got a"),
+        (seen(now_s=10**400), "line 3: Pass.snapshot.now_s: expected a number that a float holds"),
     ],
 )
 def test_a_state_that_makes_none_is_one_line(record: dict[str, Any], said: str, tmp_path: Path) -> None:
     refused(simulate(tmp_path / "t.jsonl", WHOLE[0], record, *WHOLE[2:], at=True), said, tmp_path)
+
+
+def test_times_that_go_back_before_the_first_call_of_a_policy_are_one_line(tmp_path: Path) -> None:
+    late = {"kind": "nodes", "t_s": 3.0, "nodes": ["n0"]}
+    refused(simulate(tmp_path / "t.jsonl", late, *WHOLE, at=True), "line 2: times go back", tmp_path)
 
 
 def refused(result: Any, said: str, folder: Path) -> None:

@@ -18,7 +18,7 @@ def told(step: int, **figures: object) -> Record:
 RECORDS = (
     told(0, step_s=None, in_situ_s=0.5, in_situ_work_share=0.25, helper_cores=4),
     told(1, step_s=2.0, in_situ_s=1.5, in_situ_work_share=0.75, helper_cores=4, idle_helper_core_s=6.5),
-    told(2, step_s="long", in_situ_s=True, another=3),
+    told(2, step_s="long", in_situ_s=True, another=3, in_transit_s=10**400),
     Other(kind=STEP, data={"step": 3}),
     Other(kind="draw", data={"flow": "heat"}),
 )
