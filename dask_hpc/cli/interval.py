@@ -23,7 +23,7 @@ _COLUMNS = {
               help="How long one checkpoint holds the run up.")  # fmt: skip
 @click.option("--mtbf", "mtbf_s", metavar="S", type=Seconds(0.001), required=True,
               help="Mean time between failures: of a node with --nodes, else of the run.")  # fmt: skip
-@click.option("--nodes", metavar="N", type=click.IntRange(1), default=1, show_default=True,
+@click.option("--nodes", metavar="N", type=click.IntRange(1, 1_000_000_000), default=1, show_default=True,
               help="Nodes that fail independently, each of which ends the run.")  # fmt: skip
 @click.option("--restart", "restart_s", metavar="S", type=Seconds(), default="0 s", show_default=True,
               help="Time from a failure until it computes again.")  # fmt: skip

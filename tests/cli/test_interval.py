@@ -29,8 +29,18 @@ def test_a_run_that_never_ends_has_no_length() -> None:
     assert found["rows"][-1] == {"method": "none", "interval_s": None, "expected_s": None, "overhead": None}
 
 
+def test_checkpoints_that_cost_nothing_are_taken_all_the_time() -> None:
+    given = ("interval", "--cost", "0", "--mtbf", "1 h", "--work", "1 d", "--restart", "6 min", "--json")
+    rows = json.loads(run(*given).stdout)["rows"]
+    # as with ever cheaper ones
+    cheap = expected_s(Costs(1e-9, 3600.0, 360.0), 86_400.0, 1e-3)
+    assert [row["expected_s"] for row in rows[:4]] == pytest.approx([cheap] * 4, rel=1e-5)
+    assert rows[4]["expected_s"] > cheap
+
+
 @pytest.mark.parametrize(
-    "options", [("--cost", "-1 s"), ("--mtbf", "0 s"), ("--nodes", "0"), ("--work", "never")]
+    "options",
+    [("--cost", "-1 s"), ("--mtbf", "0 s"), ("--nodes", "0"), ("--nodes", "9" * 400), ("--work", "never")],
 )
 def test_wrong_input_is_one_line(options: tuple[str, str]) -> None:
     given = {"--cost": "5 s", "--mtbf": "1 d", **dict([options])}

@@ -66,7 +66,9 @@ def exact(costs: Costs) -> float:
     from scipy.special import lambertw  # what it brings takes longer to load than all else here
 
     m = costs.mtbf_s
-    return m * (1 + float(lambertw(-math.exp(-(1 + costs.checkpoint_s / m))).real))
+    found = m * (1 + float(lambertw(-math.exp(-(1 + costs.checkpoint_s / m))).real))
+    # where a checkpoint costs next to nothing the digits are gone, and the first order is as good
+    return found if found > 0 else young(costs)
 
 
 #: The estimates, by name.
@@ -81,9 +83,12 @@ METHODS: Mapping[str, Callable[[Costs], float]] = {
 def expected_s(costs: Costs, work_s: float, interval_s: float) -> float:
     """Expected time of a run that computes `work_s` with a checkpoint every `interval_s` (Daly 2006, eq. 20).
 
-    inf where failures come so often that it would never end.
+    inf where failures come so often that it would never end. Checkpoints that cost nothing may be taken all
+    the time (an interval of 0): then nothing is lost but the restarts.
     """
     m = costs.mtbf_s
+    if costs.checkpoint_s == interval_s == 0 and costs.restart_s / m <= _LARGEST:
+        return math.exp(costs.restart_s / m) * work_s
     length = (interval_s + costs.checkpoint_s) / m
     if interval_s <= 0 or length > _LARGEST or costs.restart_s / m > _LARGEST:
         return math.inf
