@@ -71,18 +71,27 @@ def study(
     """Run the study in FILE, or builtin:NAME.
 
     Many scenarios in parallel processes, one table, published figures beside ours. Exit code 1 says that a
-    run failed or that a condition of the study does not hold; each has a line on stderr.
+    run failed or that a condition of the study does not hold; each has a line on stderr. Ctrl-C ends the
+    runs: what is done is shown and written, conditions are not checked, and the exit code is 1.
     """
-    from dask_hpc.sim.study.study import WRITTEN, load_study, run_study
+    from dask_hpc.sim.study.study import WRITTEN, StudyInterrupted, load_study, run_study
 
     chosen = load_study(study, fast=fast, overrides=overrides)
-    if output is not None:
-        check_replace([output / name for name in WRITTEN], force=force, as_json=as_json)
+    files = [] if output is None else [output / name for name in WRITTEN]
     if plot is not None:
         # before the runs, not after them
+        from dask_hpc.sim.results.plots import check_path
         from dask_hpc.sim.study.figure import study_figure
-    with progress_bar(chosen.name) as show:
-        found = run_study(chosen, jobs=jobs, progress=show)
+
+        check_path(plot)
+        files.append(plot)
+    check_replace(files, force=force, as_json=as_json)
+    interrupted = ""
+    try:
+        with progress_bar(chosen.name) as show:
+            found = run_study(chosen, jobs=jobs, progress=show)
+    except StudyInterrupted as error:
+        found, interrupted = error.found, str(error)
     if output is not None:
         from dask_hpc.sim.study.study import write
 
@@ -94,7 +103,8 @@ def study(
         echo_json(found.to_json(runs=False))
     else:
         click.echo(found.table())
-    for line in found.failures:
+    failures = [*found.failures, *([interrupted] if interrupted else ())]
+    for line in failures:
         click.echo(f"Error: {one_line(line)}", err=True)
-    if found.failures:
+    if failures:
         ctx.exit(1)

@@ -6,11 +6,13 @@ import csv
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 from dask_hpc.cli import hpc
+from dask_hpc.sim.study.study import run_study
 
 TWO = """
 description: Two policies
@@ -141,6 +143,8 @@ def test_the_builtin_studies_are_listed() -> None:
         (("builtin:esp-10", "--set", "option.jobs=5"), 1, "--set: option.jobs: no 'jobs' here"),
         (("builtin:figure-5-1", "--jobs", "0"), 2, "--jobs"),
         (("builtin:figure-5-1", "--plot", "none/a.png"), 1, "the figure cannot be written"),
+        (("builtin:figure-5-1", "--plot", "there.png"), 2, "there.png exists"),
+        (("builtin:figure-5-1", "--set", "seed=\u00b2..3"), 1, "--set: seed: expected a whole number"),
         ((), 2, "Missing argument 'FILE'"),
     ],
 )
@@ -148,6 +152,7 @@ def test_what_cannot_be_run_is_one_line(
     arguments: tuple[str, ...], code: int, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "there.png").write_text("mine")
     result = call(*arguments)
     assert result.exit_code == code
     assert result.stdout == ""
@@ -155,3 +160,27 @@ def test_what_cannot_be_run_is_one_line(
     assert len(lines) == 1, result.stderr
     assert lines[0].startswith("Error: ")
     assert text in lines[0]
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_what_was_done_before_ctrl_c_is_shown_and_written(
+    jobs: str, study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*arguments: Any, progress: Any = None, **more: Any) -> Any:
+        def stop(done: int, all: int) -> None:
+            if done == 2:
+                raise KeyboardInterrupt
+
+        return run_study(*arguments, progress=stop, **more)
+
+    monkeypatch.setattr("dask_hpc.sim.study.study.run_study", interrupted)
+    folder = tmp_path / "out"
+    result = call(str(study), "--set", "seed=0..3", "--jobs", jobs, "--output", str(folder))
+    said = "interrupted: 2 of 8 runs are done, conditions were not checked"
+    assert result.exit_code == 1
+    assert result.stderr.splitlines()[-1] == f"Error: {said}"
+    assert f"Note: {said}" in result.stdout
+    assert "Conditions" not in result.stdout
+    whole = json.loads((folder / "study.json").read_text(encoding="utf-8"))
+    assert len(whole["runs"]) == 2
+    assert whole["notes"][-1] == said

@@ -87,6 +87,8 @@ def test_statistics() -> None:
         ("makespan_s of 5 == 5", "expected the name of a policy"),
         ("mean(makespan_s == 5", "expected ')'"),
         ("makespan_s == 1e999", "numbers must be finite"),
+        ("mean(starts_s) == 5", "starts_s is a list, of which there is no mean"),
+        ("better(commits) > 50", "of two values of commits neither is the better one"),
         ("makespan_s == __import__(os)", "unknown statistic '__import__'"),
         ("", "expected a metric or a number"),
     ],

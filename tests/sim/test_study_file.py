@@ -71,6 +71,7 @@ def change(old: str, new: str) -> str:
             "line 9: metrics[0]",
             "did you mean 'makespan_s'",
         ),
+        (change("paired: [makespan_s]", "paired: [commits]"), "paired[0]", "neither is the better"),
         (change("38 min", "soon"), "line 13: published[0].value", "expected a number"),
         (change("source: somebody", "source: "), "line 13: published[0]", "'source' is missing"),
         (change("== 2871", "= 2871"), "line 15: expect[0].that", "not understood"),

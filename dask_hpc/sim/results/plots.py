@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import math
+import os
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -214,6 +215,26 @@ def compare_figure(results: Sequence[tuple[str, Result]], path: Path) -> None:
     for axes in (spans, waits, turnarounds):
         axes.tick_params(axis="x", rotation=30)
     save(figure, path)
+
+
+def check_path(path: Path) -> None:
+    """See whether a figure can be written into `path`: asked before hours are spent on what it shows.
+
+    Raises
+    ------
+    WorkloadError
+        As `save`, and for a name that does not say the kind.
+    """
+    kinds = sorted(FigureCanvasAgg.get_supported_filetypes())
+    why = ""
+    if path.suffix.removeprefix(".").lower() not in kinds:
+        why = f"its name must end in one of {', '.join(f'.{kind}' for kind in kinds)}"
+    elif not path.parent.is_dir():
+        why = f"there is no folder {path.parent}"
+    elif not os.access(path if path.exists() else path.parent, os.W_OK):
+        why = "permission denied"
+    if why:
+        raise WorkloadError(f"{path}: the figure cannot be written: {why}")
 
 
 def save(figure: Figure, path: Path) -> None:

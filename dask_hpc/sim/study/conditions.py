@@ -28,6 +28,8 @@ from dask_hpc_policies.params import suggestion
 #: What can be said of the runs behind a row. `change` is against the baseline, in per cent, in the median of
 #: the pairs of runs; `better`, `equal` and `worse` are the shares of these pairs, in per cent.
 STATISTICS = ("median", "mean", "lowest", "highest", "change", "better", "equal", "worse")
+#: Those that say which of two values is the better one.
+_JUDGED = ("better", "worse")
 _UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)|(?P<word>[A-Za-z_][\w.-]*)"
@@ -243,6 +245,10 @@ class _Reader:
             word = self.take() if self.kind == "word" else ""
             self.expect(")")
         metric = _known(word, METRICS, "metric")
+        if METRICS[metric].by_job and statistic != "median":
+            raise ConditionError(f"{self.text!r}: {metric} is a list, of which there is no {statistic}")
+        if statistic in _JUDGED and not METRICS[metric].better:
+            raise ConditionError(f"{self.text!r}: of two values of {metric} neither is the better one")
         policy = None
         if self.next == "of":
             self.take()

@@ -107,7 +107,7 @@ def read_study(whole: Field, folder: Path, fast: bool, overrides: Mapping[str, A
         over=tuple(one.text(columns) for one in _sequence(whole, "over")) or ("seed",),
         baseline=None if whole.get("baseline") is None else whole["baseline"].text(sorted(names)),
         metrics=metrics,
-        paired=_metrics(whole, "paired"),
+        paired=_paired(whole),
         sign_change=None if along is None else along.text(sorted(columns)),
         published=tuple(reader.published(one, names, columns) for one in _sequence(whole, "published")),
         expect=tuple(reader.expectation(one, names, columns) for one in _sequence(source, "expect")),
@@ -275,6 +275,14 @@ def _parsed(place: Field, parse: Any) -> Any:
 
 def _metrics(whole: Field, key: str) -> tuple[str, ...]:
     return tuple(one.text(list(METRICS)) for one in _sequence(whole, key))
+
+
+def _paired(whole: Field) -> tuple[str, ...]:
+    names = _metrics(whole, "paired")
+    for name, place in zip(names, _sequence(whole, "paired"), strict=True):
+        if METRICS[name].by_job or not METRICS[name].better:
+            place.fail(f"of two values of {name} neither is the better one; take another metric")
+    return names
 
 
 def _label(label: str, place: Field) -> str:

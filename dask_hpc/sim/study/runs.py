@@ -57,6 +57,20 @@ class Run:
     error: str = ""
 
 
+class RunsInterrupted(KeyboardInterrupt):
+    """Ctrl-C has ended the runs of a study.
+
+    Parameters
+    ----------
+    runs
+        Those that were done, in order.
+    """
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        super().__init__()
+        self.runs = tuple(runs)
+
+
 def scenarios(study: Study, metrics: tuple[str, ...]) -> list[Scenario]:
     """All runs of `study`, in order: workloads, policies, factors as they are written.
 
@@ -120,15 +134,28 @@ def run_all(
         Number of processes; with 1 the runs are done in this one.
     progress
         Called with the number of runs that are done, and that of all.
+
+    Raises
+    ------
+    RunsInterrupted
+        On Ctrl-C, with what is done.
     """
-    if jobs <= 1 or len(todo) <= 1:
-        found = []
-        for scenario in todo:
-            found.append(run_one(scenario))
-            if progress is not None:
-                progress(len(found), len(todo))
-        return found
-    return _in_processes(todo, min(jobs, len(todo)), progress)
+    found: dict[int, Run] = {}
+
+    def done(place: int, run: Run) -> None:
+        found[place] = run
+        if progress is not None:
+            progress(len(found), len(todo))
+
+    try:
+        if jobs <= 1 or len(todo) <= 1:
+            for place, scenario in enumerate(todo):
+                done(place, run_one(scenario))
+        else:
+            _in_processes(todo, min(jobs, len(todo)), done)
+    except KeyboardInterrupt:
+        raise RunsInterrupted([found[place] for place in sorted(found)]) from None
+    return [found[place] for place in range(len(todo))]
 
 
 def run_one(scenario: Scenario) -> Run:
@@ -180,20 +207,13 @@ def called(arguments: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
     return {"values": dict(run.values), "error": run.error}
 
 
-def _in_processes(
-    todo: Sequence[Scenario], jobs: int, progress: Callable[[int, int], None] | None
-) -> list[Run]:
-    found: dict[int, Run] = {}
-
-    def done(place: int, came: Any) -> None:
+def _in_processes(todo: Sequence[Scenario], jobs: int, done: Callable[[int, Run], None]) -> None:
+    def ended(place: int, came: Any) -> None:
         if isinstance(came, ProcessError):
             came = {"values": {}, "error": f"{came}; with one process (--jobs 1) no other one can fail"}
-        found[place] = Run(scenario=todo[place], **came)
-        if progress is not None:
-            progress(len(found), len(todo))
+        done(place, Run(scenario=todo[place], **came))
 
-    call_all(f"{__name__}:{called.__name__}", [_fields(scenario) for scenario in todo], jobs, done)
-    return [found[place] for place in range(len(todo))]
+    call_all(f"{__name__}:{called.__name__}", [_fields(scenario) for scenario in todo], jobs, ended)
 
 
 def _fields(scenario: Scenario) -> dict[str, Any]:

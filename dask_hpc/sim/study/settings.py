@@ -7,6 +7,7 @@ policies that have it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn
 
@@ -19,6 +20,7 @@ OPTION, PARAM = "option.", "param."
 #: Most values of one setting.
 _MOST_VALUES = 100_000
 _BUILTIN = "builtin:"
+_RANGE = re.compile(r"\s*([0-9]{1,18})\s*\.\.\s*([0-9]{1,18})\s*")
 
 
 def _tick(field: Field) -> float | None:
@@ -97,9 +99,8 @@ def read_values(
 
 def parse_values(text: str) -> Any:
     """What ``NAME=VALUE`` on a command line holds: a value, ``a,b,c``, or ``0..199``."""
-    first, dots, last = text.partition("..")
-    if dots and first.strip().isdigit() and last.strip().isdigit():
-        return {"from": int(first), "to": int(last)}
+    if found := _RANGE.fullmatch(text):
+        return {"from": int(found[1]), "to": int(found[2])}
     parts = [_scalar(part.strip()) for part in text.split(",")]
     return parts if len(parts) > 1 else parts[0]
 

@@ -13,7 +13,7 @@ import csv
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from dask_hpc.sim.study.file import read_study
 from dask_hpc.sim.study.findings import Findings
 from dask_hpc.sim.study.metrics import METRICS
 from dask_hpc.sim.study.model import Study
-from dask_hpc.sim.study.runs import Run, run_all, scenarios
+from dask_hpc.sim.study.runs import Run, RunsInterrupted, run_all, scenarios
 from dask_hpc.sim.study.table import csv_of, failed_condition, text_of
 from dask_hpc_policies.params import suggestion
 
@@ -131,6 +131,20 @@ class StudyResult(Findings):
         return found
 
 
+class StudyInterrupted(KeyboardInterrupt):
+    """Ctrl-C has ended a study; what was done by then is not lost.
+
+    Parameters
+    ----------
+    found
+        Of the runs that were done; no condition was checked, and a note says that it is not the whole.
+    """
+
+    def __init__(self, found: StudyResult, text: str) -> None:
+        super().__init__(text)
+        self.found = found
+
+
 #: What `write` leaves in a folder.
 WRITTEN = ("study.json", "table.csv")
 
@@ -170,11 +184,18 @@ def run_study(
     ------
     WorkloadError
         When there are too many runs. A run that fails is in the result instead.
+    StudyInterrupted
+        On Ctrl-C, with what is done.
     """
     todo = scenarios(study, _needed(study))
     if jobs is None:
         jobs = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return StudyResult(study, tuple(run_all(todo, jobs, progress)))
+    try:
+        return StudyResult(study, tuple(run_all(todo, jobs, progress)))
+    except RunsInterrupted as error:
+        text = f"interrupted: {len(error.runs)} of {len(todo)} runs are done, conditions were not checked"
+        part = replace(study, expect=(), notes=(*study.notes, text))
+        raise StudyInterrupted(StudyResult(part, error.runs), text) from None
 
 
 def _needed(study: Study) -> tuple[str, ...]:
