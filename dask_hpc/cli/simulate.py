@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from dask_hpc.cli.workload_options import Setup, workload_options
 from dask_hpc.terminal import echo_json, echo_pairs, echo_table, json_option, progress_bar
 
 if TYPE_CHECKING:
-    from dask_hpc.sim import Machine, Result, Workload
+    from dask_hpc.sim import Machine, Result
 
 #: Metrics in a table, by key.
 _COLUMNS = {
@@ -147,9 +147,15 @@ def simulate(
     metavar="FILE",
     help="Write a figure there (png, svg or pdf); needs matplotlib.",
 )
+@force_option
 @json_option
 def compare(
-    setup: Setup, policies: tuple[str, ...], params: dict[str, str], plot: Path | None, as_json: bool
+    setup: Setup,
+    policies: tuple[str, ...],
+    params: dict[str, str],
+    plot: Path | None,
+    force: bool,
+    as_json: bool,
 ) -> None:
     """Run WORKLOAD under each policy, and compare what comes of it.
 
@@ -157,14 +163,18 @@ def compare(
     scheduler file of a running cluster, as for simulate.
     """
     made = make_policies(policies, params)
+    if plot is not None:
+        from dask_hpc.sim.results.plots import check_path, compare_figure
+
+        # before the runs, not after them
+        check_path(plot)
+        check_replace([plot], force=force, as_json=as_json)
     run, jobs = setup.runner()
     results = {
         label: _run(run, jobs, label, policy=policy, options=setup.run_options())
         for label, policy in made.items()
     }
     if plot is not None:
-        from dask_hpc.sim.results.plots import compare_figure
-
         compare_figure(list(results.items()), plot)
         click.echo(f"figure written to {plot}", err=True)
     if as_json:
@@ -176,7 +186,13 @@ def compare(
             }
         )
         return
-    _notes(next(iter(results.values())).workload)
+    told: dict[str, str] = {}
+    for label, result in results.items():
+        for note in result.workload.notes:
+            # what is true of the workload is so under each policy
+            shared = all(note in one.workload.notes for one in results.values())
+            told.setdefault(note if shared else f"{label}: {note}", note)
+    _notes(told)
     rows = [{"policy": label, **result.metrics(jobs=False)} for label, result in results.items()]
     columns = {**_COLUMNS, **(_ENERGY_COLUMN if "energy_j" in rows[0] else {})}
     if "corridor_outside_s" in rows[0]:
@@ -196,7 +212,7 @@ def _written(output: Path | None, trace: Path | None) -> list[Path]:
 
 def _show(result: Result) -> None:
     found = result.metrics(jobs=False)
-    _notes(result.workload)
+    _notes(result.workload.notes)
     echo_pairs(
         [
             ("workload", f"{result.workload.name}, {len(result.workload.jobs)} jobs"),
@@ -251,8 +267,8 @@ def _from_now(result: Result) -> list[dict[str, Any]]:
     ]
 
 
-def _notes(workload: Workload) -> None:
-    for note in workload.notes:
+def _notes(notes: Iterable[str]) -> None:
+    for note in notes:
         click.echo(f"Note: {note}", err=True)
 
 

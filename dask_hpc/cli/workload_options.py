@@ -70,7 +70,7 @@ class Setup:
             "--wide": self.wide != "refuse",
             "--recorded": self.recorded is not None,
             "--role": self.roles,
-            "--corridor-ramp": self.corridor_ramp is not None,
+            **self._of_corridor(),
         }
         others = [name for name, is_given in given.items() if is_given]
         view = state_of(self.source, self.at_s, self.default_s, others)
@@ -103,11 +103,25 @@ class Setup:
             options=self.options,
         )
         machine = replace(machine, **self._nodes_of(machine.nodes))
-        if self.corridor_ramp is None:
-            return workload, machine
         if machine.corridor is None:
-            raise click.UsageError("--corridor-ramp needs a workload whose machine has a power corridor")
-        return workload, replace(machine, corridor=machine.corridor.led(self.corridor_ramp))
+            if given := [name for name, is_given in self._of_corridor().items() if is_given]:
+                verb = "needs" if len(given) == 1 else "need"
+                raise click.UsageError(
+                    f"{', '.join(given)} {verb} a workload whose machine has a power corridor"
+                )
+        elif self.corridor_ramp is not None:
+            machine = replace(machine, corridor=machine.corridor.led(self.corridor_ramp))
+        return workload, machine
+
+    def _of_corridor(self) -> dict[str, bool]:
+        """Whether each option is given that is about a corridor."""
+        given = {
+            "mode": self.corridor_mode,
+            "levers": self.corridor_levers,
+            "horizon": self.corridor_horizon,
+            "ramp": self.corridor_ramp,
+        }
+        return {f"--corridor-{name}": value is not None for name, value in given.items()}
 
     def _nodes_of(self, nodes: int) -> dict[str, Any]:
         """What is said of the nodes of a machine of `nodes` nodes, and not left to the workload."""

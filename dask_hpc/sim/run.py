@@ -290,6 +290,11 @@ def _noted(world: World) -> Workload:
             f"took {world.total_latency_s:.3g} s, the longest {world.longest_latency_s:.3g} s): "
             "another run may differ"
         )
+    if left := sum(row.end_s is None for row in world.table.rows):
+        notes.append(
+            f"{left} of {len(workload.jobs)} jobs had not ended when nothing more could happen: means leave "
+            "them out, and compare only where as many have ended"
+        )
     free = machine.file_system_bytes_s is None and machine.link_bytes_s is None
     if free and any(job.program and _transfers(job.program.stages) for job in workload.jobs):
         notes.append(

@@ -216,6 +216,16 @@ def test_output_holds_the_use_of_the_file_system_when_there_was_any(tmp_path: Pa
         (("compare", "builtin:esp-10", "--policy", "easy:pick=last"), 1, "front, first-fit"),
         (("compare", "builtin:esp-10", "--policy", "easy", "--param", "none=1"), 1, "has a parameter none"),
         (("compare", "builtin:esp-10", "--policy", "easy", "--option", "x"), 2, "NAME=VALUE"),
+        (("simulate", "builtin:poisson", "--policy", "easy", "--option", "seed=3"), 1, "(--seed)"),
+        (("simulate", "builtin:poisson", "--policy", "easy", "--option", "source=3"), 1, "'source'"),
+        (("simulate", "builtin:esp-10", "--policy", "easy", "--param", "name=3"), 1, "parameter 'name'"),
+        (("simulate", "builtin:esp-10", "--policy", "easy", "--param", "spec=3"), 1, "parameter 'spec'"),
+        (("simulate", "builtin:esp-10", "--policy", "easy:policy=3"), 1, "parameter 'policy'"),
+        (
+            ("compare", "builtin:esp-10", "--policy", "easy", "--corridor-mode", "enforce"),
+            2,
+            "--corridor-mode needs a workload whose machine has a power corridor",
+        ),
     ],
 )
 def test_what_cannot_be_run_is_one_line(arguments: tuple[str, ...], code: int, text: str) -> None:
@@ -262,12 +272,41 @@ def test_a_full_disk_is_one_line() -> None:
     assert done.stderr.splitlines() == ["Error: the output cannot be written: No space left on device"]
 
 
-def test_a_figure_that_cannot_be_written_says_why(tmp_path: Path) -> None:
-    result = call(
-        "compare", "builtin:figure-5-1", "--policy", "fcfs", "--plot", str(tmp_path / "none" / "a.png")
+@pytest.mark.parametrize(
+    ("name", "code", "said"),
+    [
+        ("none/a.png", 1, "the figure cannot be written: there is no folder"),
+        ("a.pictures", 1, "its name must end in one of"),
+        ("a", 1, "its name must end in one of"),
+        ("there.png", 2, "exists; --force replaces it"),
+    ],
+)
+def test_a_figure_that_cannot_be_written_is_told_before_anything_is_run(
+    name: str, code: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "there.png").write_text("mine")
+    monkeypatch.setattr(
+        sys.modules["dask_hpc.cli.simulate"], "_run", lambda *_, **__: pytest.fail("it was run")
     )
-    assert result.exit_code == 1
-    assert "the figure cannot be written" in result.stderr
+    result = call("compare", "builtin:figure-5-1", "--policy", "fcfs", "--plot", str(tmp_path / name))
+    assert result.exit_code == code
+    assert said in result.stderr
+    assert (tmp_path / "there.png").read_text() == "mine"
+
+
+def test_jobs_that_did_not_end_are_told_with_the_policy_whose_means_leave_them_out(tmp_path: Path) -> None:
+    source = tmp_path / "jobs.yaml"
+    # one node is for staging: who needs all of them waits for ever, and under fcfs all behind it
+    source.write_text(
+        "machine: {nodes: 4, roles: {staging: 1}}\n"
+        "jobs:\n- {name: whole, nodes: 4, runtime: 5, walltime: 5}\n"
+        "- {name: part, nodes: 1, runtime: 5, walltime: 5, submit: 1}\n"
+    )
+    result = call("compare", str(source), "--policy", "fcfs", "--policy", "easy")
+    notes = [line.split(" jobs had")[0] for line in result.stderr.splitlines()]
+    assert notes == ["Note: fcfs: 2 of 2", "Note: easy: 1 of 2"]
+    assert "1 of 2 jobs had not ended" in call("simulate", str(source), "--policy", "easy").stderr
+    assert call("simulate", "builtin:esp-10", "--policy", "easy").stderr == ""
 
 
 NODES = """

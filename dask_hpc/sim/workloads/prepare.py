@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+from dask_hpc.errors import WorkloadError
 from dask_hpc.sim.model.machine import PUBLISHED, Machine
 from dask_hpc.sim.model.workload import Workload, fitted, machine_for, with_malleable_share
 from dask_hpc.sim.workloads.recorded import read_recorded, with_recorded
@@ -53,7 +54,10 @@ def prepare(
     ValueError
         When `malleable_share` is not from 0 to 1.
     """
-    workload = load(source, seed=seed, **(options or {}))
+    given = dict(options or {})
+    if "seed" in given:
+        raise WorkloadError("seed is no option of a workload; give it as the seed of the run (--seed)")
+    workload = load(source, seed=seed, **given)
     machine = machine_for(workload, nodes)
     if adaptation == "published":
         machine = replace(machine, adaptation=PUBLISHED)

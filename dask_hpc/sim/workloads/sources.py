@@ -65,7 +65,7 @@ BUILTIN: Mapping[str, Callable[..., Workload]] = {
 _PREFIX = "builtin:"
 
 
-def load(source: str | Path, *, seed: int = 0, **options: Any) -> Workload:
+def load(source: str | Path, /, *, seed: int = 0, **options: Any) -> Workload:
     """The workload that `source` names: a path, or ``builtin:NAME``.
 
     Parameters
