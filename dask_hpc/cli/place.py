@@ -45,7 +45,7 @@ _COLUMNS = {
               help="Analyses in situ beside the simulation, or while it pauses.")  # fmt: skip
 @click.option("--rounding", type=click.Choice(ROUNDINGS), default="four", show_default=True,
               help="How the orders make whole nodes and cores of real ones.")  # fmt: skip
-@click.option("--steps", metavar="N", type=click.IntRange(1, 10**15), default=1, show_default=True,
+@click.option("--steps", metavar="N", type=click.IntRange(1), default=1, show_default=True,
               help="Steps of the whole run.")  # fmt: skip
 @click.option("--seed", metavar="N", type=click.IntRange(0), default=0, show_default=True,
               help="Draws the order of the method random.")  # fmt: skip
