@@ -31,6 +31,7 @@ from dask_hpc.trace.files import write_trace
 from dask_hpc_policies import codec, registry
 from dask_hpc_policies.metrics import JobRun, summarize
 from dask_hpc_policies.model import Trigger
+from dask_hpc_policies.power.watts import says_watts
 from dask_hpc_policies.protocol import Policy
 
 if TYPE_CHECKING:
@@ -294,6 +295,12 @@ def _noted(world: World) -> Workload:
         notes.append(
             f"{left} of {len(workload.jobs)} jobs had not ended when nothing more could happen: means leave "
             "them out, and compare only where as many have ended"
+        )
+    power = machine.power
+    if power is not None and power.busy_w < power.idle_w and not all(map(says_watts, workload.jobs)):
+        notes.append(
+            f"busy nodes draw {power.busy_w:g} W (busy_w), less than idle ones ({power.idle_w:g} W), unless "
+            "their jobs say otherwise"
         )
     free = machine.file_system_bytes_s is None and machine.link_bytes_s is None
     if free and any(job.program and _transfers(job.program.stages) for job in workload.jobs):

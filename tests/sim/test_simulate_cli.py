@@ -347,5 +347,13 @@ def test_options_say_of_any_workload_how_its_nodes_are() -> None:
     assert "--pool: initial_nodes: expected a whole number from 0 to 10, got 11" in wrong.output
 
 
+def test_watts_of_busy_nodes_that_were_forgotten_are_noted() -> None:
+    def told(*watts: str) -> str:
+        return call("simulate", "builtin:esp-10", "--policy", "easy", "--power", *watts).stderr
+
+    assert "busy nodes draw 0 W (busy_w), less than idle ones (100 W)" in told("idle_w=100")
+    assert told("idle_w=100", "--power", "busy_w=320") == ""
+
+
 def job_node_s(steps: list[list[float]]) -> float:
     return sum(nodes * (then - t_s) for (t_s, nodes), (then, _) in itertools.pairwise(steps))
