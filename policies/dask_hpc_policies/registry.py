@@ -282,7 +282,9 @@ def _check_bounded(data: Any, where: str) -> None:
                 f"policy file {where!r} holds more than {_MOST_VALUES} values, or is nested more than "
                 f"{_DEEPEST} deep; what aliases repeat counts each time"
             )
-        below = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+        below: Iterable[Any] = ()
+        if isinstance(value, (Mapping, list)):
+            below = value.values() if isinstance(value, Mapping) else value
         waiting += [(one, depth + 1) for one in below]
 
 
