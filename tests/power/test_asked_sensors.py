@@ -259,6 +259,9 @@ def test_secrets_of_other_hosts_and_of_any_host_are_sent_to_none(
 def test_an_address_that_cannot_be_is_said() -> None:
     with pytest.raises(SensorError, match=r"hpc\.power\.url is no address"):
         Http("http://bmc:port/x", "/x", 1.0).read()
+    with pytest.raises(SensorError, match=r"http://127\.0\.0\.1:9/x is no address") as said:
+        Http("http://127.0.0.1:9/x?key=hunter2 b", "/x", 1.0).read()
+    assert "hunter2" not in said.value.reason
 
 
 def test_a_command_that_is_killed_takes_along_what_it_has_started(tmp_path: Path) -> None:

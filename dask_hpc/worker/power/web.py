@@ -77,6 +77,9 @@ def document(url: str, timeout_s: float) -> Any:
         ) from None
     except TimeoutError:
         raise SensorError(f"{shown} did not answer within {timeout_s:g} s", _ANSWER) from None
+    except http.client.InvalidURL:
+        # what is said of it has all of the address, and keys may stand behind its ?
+        raise SensorError(f"{shown} is no address: it has blanks or the like", _ANSWER) from None
     except (OSError, ValueError, RecursionError, http.client.HTTPException) as error:
         cause = getattr(error, "reason", error)
         if isinstance(cause, TimeoutError):
