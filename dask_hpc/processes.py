@@ -81,6 +81,7 @@ class Process:
         arguments: Mapping[str, Any],
         *,
         cpu_s: float | None = None,
+        wall_s: float | None = None,
         progress: Tell | None = None,
     ) -> Any:
         """What the function returns.
@@ -91,6 +92,9 @@ class Process:
             ``package.module:function``, called with `arguments` and a `Tell`.
         cpu_s
             Processor time it may use; None: any.
+        wall_s
+            Seconds after which it is ended, whatever it does: one that is stopped, or waits for files, uses
+            no processor time. None: never.
         progress
             Told what the function tells.
 
@@ -106,25 +110,48 @@ class Process:
                 request = json.dumps({"call": function, "arguments": arguments, "cpu_s": cpu_s})
             except (TypeError, ValueError) as error:
                 raise ProcessError(f"what {function} is called with is not JSON: {error}") from None
-            child = self._started()
+            child, late = self._started(), threading.Event()
+
+            def end() -> None:
+                late.set()
+                child.kill()
+
+            timer = None if wall_s is None else threading.Timer(wall_s, end)
+            if timer is not None:
+                timer.daemon = True
+                timer.start()
             try:
-                assert child.stdin is not None
-                child.stdin.write(request + "\n")
-                child.stdin.flush()
-            except OSError:
-                raise self._over(cpu_s) from None
-            assert child.stdout is not None
-            for line in child.stdout:
-                answer = json.loads(line)
-                if "progress" in answer:
-                    if progress is not None:
-                        progress(answer["progress"])
-                elif "result" in answer:
-                    return answer["result"]
-                else:
-                    kind = OverBudget if answer["kind"] == OverBudget.__name__ else ProcessError
-                    raise kind(answer["error"])
-            raise self._over(cpu_s)
+                return self._answer(child, request, cpu_s, progress)
+            except ProcessError:
+                if late.is_set():
+                    raise ProcessError(f"it did not answer within {wall_s:g} s and was ended") from None
+                raise
+            finally:
+                if timer is not None:
+                    timer.cancel()
+
+    def _answer(
+        self, child: subprocess.Popen[str], request: str, cpu_s: float | None, progress: Tell | None
+    ) -> Any:
+        """What the process says to a request."""
+        try:
+            assert child.stdin is not None
+            child.stdin.write(request + "\n")
+            child.stdin.flush()
+        except OSError:
+            raise self._over(cpu_s) from None
+        assert child.stdout is not None
+        for line in child.stdout:
+            answer = json.loads(line)
+            if "progress" in answer:
+                if progress is not None:
+                    progress(answer["progress"])
+            elif "result" in answer:
+                return answer["result"]
+            else:
+                kind = OverBudget if answer["kind"] == OverBudget.__name__ else ProcessError
+                raise kind(answer["error"])
+        raise self._over(cpu_s)
 
     def cancel(self) -> None:
         """End the call under way, if any; the next one has a process of its own."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import time
 from dataclasses import replace
 
@@ -14,6 +16,8 @@ from dask_hpc.processes import Process, ProcessError
 from dask_hpc.scheduler.power import planner as planners
 from dask_hpc.scheduler.power import solving
 from dask_hpc.scheduler.power.planner import Planner
+from dask_hpc_policies.codec import encode
+from dask_hpc_policies.power.checks import ProgramError
 from dask_hpc_policies.power.problem import PowerJob, Problem
 
 JOB = PowerJob(id="a", nodes=1, min_nodes=1, max_nodes=4, min_w=200.0, max_w=200.0)
@@ -76,9 +80,41 @@ def test_a_failed_question_about_nodes_to_be_off_is_none_about_the_corridor(
     asyncio.run(go())
 
 
+@pytest.mark.errors("has no answer, and is tried again")
+def test_a_process_that_hangs_is_ended_and_another_one_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planners, "_FIRST_WAIT_S", 0.05)
+    monkeypatch.setattr(planners, "_WALL_S", 0.2)
+
+    async def go() -> None:
+        planner = Planner(lambda: None)
+        try:
+            # it waits for something that uses no processor
+            os.kill(planner._process._started().pid, signal.SIGSTOP)
+            assert planner.solve(problem(700.0)) is None
+            said = "it did not answer within 0.2 s and was ended"
+            await until(lambda: planner.failure == said, "it is told")
+            monkeypatch.setattr(planners, "_WALL_S", 60.0)
+            await until(lambda: planner.solve(problem(700.0)) is not None, "it is answered")
+            assert planner.failure == ""
+        finally:
+            planner.close()
+
+    asyncio.run(go())
+
+
 def test_questions_about_nodes_to_be_off_have_little_time() -> None:
     assert solving.limit_s(problem(700.0)) == 5.0
     assert solving.limit_s(replace(problem(700.0), max_off_nodes=2)) == 0.5
+
+
+def test_an_answer_that_says_nothing_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(solving, "LIMIT_S", 0.0)
+    monkeypatch.setattr(solving, "OFF_LIMIT_S", 0.0)
+    with pytest.raises(ProgramError, match="the time was up before any allocation was found"):
+        solving.solved({"problem": encode(problem(700.0))}, print)
+    found = solving.solved({"problem": encode(replace(problem(700.0), max_off_nodes=2))}, print)
+    assert found is not None
+    assert found["off_nodes"] == 0
 
 
 def test_a_process_that_cannot_be_started_is_a_failure_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,6 +31,8 @@ logger = logging.getLogger(__name__)
 MOST_SAMPLES, MOST_STEPS = 300, 60
 #: Processor seconds of one forecast, loading the models included; share of a core that refits take at most.
 _CPU_S, _SHARE = 20.0, 0.05
+#: And seconds of the clock: a machine that is busy gives it next to none, one that hangs uses none.
+_WALL_S = 600.0
 #: It is tried again after a failure after that, at first and at most, in seconds.
 _FIRST_WAIT_S, _MOST_WAIT_S = 5.0, 300.0
 #: How much lower than the scheduler's its priority is.
@@ -128,7 +130,9 @@ class Forecaster:
         watts = np.maximum(0.0, np.array(self._watts) - np.array(self._sized) + sample.sized_w)
         question = {"t_s": packed(self._times.tobytes()), "watts": packed(watts.tobytes()), "steps": steps}
         try:
-            found = await asyncio.to_thread(self._process.call, forecasting.EXPECTED, question, cpu_s=_CPU_S)
+            found = await asyncio.to_thread(
+                self._process.call, forecasting.EXPECTED, question, cpu_s=_CPU_S, wall_s=_WALL_S
+            )
         except ProcessError as error:
             if self._closed:
                 return

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from typing import Any
 
 from dask_hpc.processes import Process, ProcessError
 from dask_hpc.scheduler.power import solving
@@ -26,6 +27,8 @@ _KEPT = 200
 _FIRST_WAIT_S, _MOST_WAIT_S = 2.0, 120.0
 #: Processor seconds of one question, loading the solver included.
 _CPU_S = 30.0
+#: And seconds of the clock: one that hangs uses none of these, and without an answer nobody may start.
+_WALL_S = 120.0
 #: How much lower than the scheduler's its priority is.
 _NICE = 1
 
@@ -94,15 +97,14 @@ class Planner:
     async def _work(self, warm: bool = False) -> None:
         if warm:
             with suppress(ProcessError):
-                await asyncio.to_thread(self._process.call, solving.SOLVED, {}, cpu_s=_CPU_S)
+                await self._call({})
         while self._wanted is not None and not self._closed:
             problem, self._wanted = self._wanted, None
             self.asked += 1
             while len(self._answers) >= _KEPT:
                 del self._answers[next(iter(self._answers))]
             try:
-                arguments = solving.asked(problem)
-                found = await asyncio.to_thread(self._process.call, solving.SOLVED, arguments, cpu_s=_CPU_S)
+                found = await self._call(solving.asked(problem))
             except ProcessError as error:
                 if self._closed:
                     return
@@ -120,6 +122,11 @@ class Planner:
             self._answers[problem] = solving.answer(found)
             self.failure, self._wait_s = "", _FIRST_WAIT_S
             self._answered()
+
+    async def _call(self, arguments: Mapping[str, Any]) -> Any:
+        return await asyncio.to_thread(
+            self._process.call, solving.SOLVED, arguments, cpu_s=_CPU_S, wall_s=_WALL_S
+        )
 
     def _off_failed(self, why: str) -> None:
         """No such question is asked for a while; those about the corridor go on."""

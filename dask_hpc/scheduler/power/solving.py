@@ -11,6 +11,7 @@ from typing import Any
 from dask_hpc.processes import Tell, load_solver
 from dask_hpc_policies.codec import decode, encode
 from dask_hpc_policies.power.allocation import Status
+from dask_hpc_policies.power.checks import ProgramError
 from dask_hpc_policies.power.problem import Problem
 from dask_hpc_policies.power.program import Plan, solve
 
@@ -28,12 +29,22 @@ def asked(problem: Problem) -> dict[str, Any]:
 
 
 def solved(arguments: Mapping[str, Any], tell: Tell) -> dict[str, Any] | None:
-    """Called in the process: the answer to a question as JSON; None without one."""
+    """Called in the process: the answer to a question as JSON; None without one.
+
+    Raises
+    ------
+    ProgramError
+        When the time was up before anything was found. Which nodes might be off need not be known.
+    """
     load_solver()
     if "problem" not in arguments:
         return None
     problem = decode(Problem, arguments["problem"])
-    return solve(problem, "highs", limit_s(problem)).to_json(several=True)
+    plan = solve(problem, "highs", limit_s(problem))
+    if plan.status == "time-limit" and plan.violation_w is None and not problem.max_off_nodes:
+        # an answer that is none would hold for as long as nothing changes
+        raise ProgramError(f"{plan.reason}")
+    return plan.to_json(several=True)
 
 
 def limit_s(problem: Problem) -> float:

@@ -8,7 +8,7 @@ back, it might wait for ever, for what would bring the draw inside may be the st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, get_args
@@ -23,6 +23,8 @@ Solver = Literal["highs", "cbc", "enumerate"]
 SOLVERS: tuple[Solver, ...] = get_args(Solver)
 #: Seconds of one question, all its programs together.
 LIMIT_S = 10.0
+#: Of which this share is for the running jobs alone: many that wait must not leave them without an answer.
+_FOR_RUNNING = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,20 +65,17 @@ class Plan:
         }
 
 
-#: One program: the case, whether only allocations inside count.
-_Least = Callable[[Case, bool], Found]
-
-
 class _Budget:
     """What is left of the time of a question; solvers tell how long they took."""
 
     def __init__(self, solver: Solver, limit_s: float) -> None:
-        self.solver, self.left_s = solver, limit_s
+        self.solver, self.limit_s, self.left_s = solver, limit_s, limit_s
 
-    def least(self, case: Case, tight: bool) -> Found:
+    def least(self, case: Case, tight: bool, kept: float = 0.0) -> Found:
+        """One program; `tight`: only allocations inside count; `kept`: a share of all time is not for it."""
         if self.solver == "enumerate":
             return enumeration.least(case, tight)
-        found, took_s = program_lp.least(case, tight, self.left_s, self.solver)
+        found, took_s = program_lp.least(case, tight, self.left_s - kept * self.limit_s, self.solver)
         self.left_s -= took_s
         return found
 
@@ -98,44 +97,47 @@ def solve(problem: Problem, solver: Solver = "highs", limit_s: float = LIMIT_S) 
     """
     if solver not in SOLVERS:
         raise ProgramError(f"solver is {solver!r}; allowed: {', '.join(SOLVERS)}")
-    least = _Budget(solver, limit_s).least
-    found = _first_inside(problem, least)
+    budget = _Budget(solver, limit_s)
+    found = _first_inside(problem, budget)
     if found is None:
-        found = _outside_by_least(problem, least)
+        found = _outside_by_least(problem, budget)
     return _plan(problem, *found)
 
 
-def _first_inside(problem: Problem, least: _Least) -> tuple[Case, Found] | None:
+def _first_inside(problem: Problem, budget: _Budget) -> tuple[Case, Found] | None:
     """The first waiting job, or several, or none, with which the draw is inside."""
-    case, found, starting = _inside_with_one(problem, least)
+    case, found, starting = _inside_with_one(problem, budget)
     if found.status != "optimal":
         return (case, found) if found.status == "time-limit" else None
     if problem.several:
         for job in problem.waiting:
             if starting and job not in starting:
                 more = make_case(problem, [*starting, job])
-                answer = least(more, True)
+                answer = budget.least(more, True)
                 if answer.status == "optimal":
                     case, found, starting = more, answer, [*starting, job]
     return case, found
 
 
-def _inside_with_one(problem: Problem, least: _Least) -> tuple[Case, Found, list[PowerJob]]:
-    for starting in (*([job] for job in problem.waiting), []):
-        case = make_case(problem, starting)
-        found = least(case, True)
-        if found.status != "infeasible":
+def _inside_with_one(problem: Problem, budget: _Budget) -> tuple[Case, Found, list[PowerJob]]:
+    for job in problem.waiting:
+        case = make_case(problem, [job])
+        found = budget.least(case, True, _FOR_RUNNING)
+        if found.picks is not None:
+            return case, found, [job]
+        if found.status == "time-limit":
             break
-    return case, found, starting
+    case = make_case(problem, [])
+    return case, budget.least(case, True), []
 
 
-def _outside_by_least(problem: Problem, least: _Least) -> tuple[Case, Found]:
+def _outside_by_least(problem: Problem, budget: _Budget) -> tuple[Case, Found]:
     best: tuple[Case, Found] | None = None
     best_w = float("inf")
     # nobody starts unless that lessens the violation
     for starting in ([], *([job] for job in problem.waiting)):
         case = make_case(problem, starting)
-        found = least(case, False)
+        found = budget.least(case, False)
         if best is None:
             best = (case, found)
         if found.picks is not None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import power_worlds
 import pytest
 
 from dask_hpc_policies.jobs.constraints import is_legal
+from dask_hpc_policies.power import program_lp
+from dask_hpc_policies.power.allocation import Found
 from dask_hpc_policies.power.checks import ProgramError
 from dask_hpc_policies.power.problem import PowerJob, Problem, Rigid
 from dask_hpc_policies.power.program import Solver, solve
@@ -203,6 +206,22 @@ def test_time_that_is_up_is_a_status() -> None:
         plan = solve(machine(jobs=(PI, HEAT)), solver, limit_s=0.0)  # type: ignore[arg-type]
         assert (plan.status, plan.nodes) == ("time-limit", {})
         assert "time was up" in (plan.reason or "")
+
+
+def test_waiting_jobs_leave_the_running_ones_time_for_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    right, limits = program_lp.least, []
+
+    def slow(case: Any, tight: bool, limit_s: float, solver: Any) -> Any:
+        if limit_s > 0 and any(side.starts for side in case.sides):
+            limits.append(limit_s)
+            return Found("time-limit"), limit_s
+        return right(case, tight, limit_s, solver)
+
+    monkeypatch.setattr(program_lp, "least", slow)
+    waiting = tuple(job(str(number), 8, 900) for number in range(4))
+    plan = solve(machine(lower_w=1000, upper_w=1700, jobs=(PI,), waiting=waiting), limit_s=8.0)
+    assert (plan.status, plan.start, limits) == ("optimal", (), [4.0])
+    assert plan.nodes
 
 
 def test_cbc_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
