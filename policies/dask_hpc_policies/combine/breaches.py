@@ -81,6 +81,8 @@ def foremost(
             break
         now = outlook.now(guard)
         for state in range(len(STATES)):
+            if guard.in_end and state < len(STATES) - 1:
+                continue
             floor = outlook.amount(guard, given, state) if given else now
             amount = outlook.amount(guard, moves, state)
             breach = Breach(guard, state, amount, now, abs(guard.outside(floor)))

@@ -29,7 +29,7 @@ from dask_hpc_policies.decision import (
     Suppressed,
 )
 from dask_hpc_policies.model import ClusterSnapshot, JobView
-from dask_hpc_policies.power.allowed import adds_watts, allowed_w, is_above, why_narrower
+from dask_hpc_policies.power.allowed import adds_watts, allowed_w, is_above, is_below, why_narrower
 from dask_hpc_policies.power.question import Terms, drawn_w, expected_w, outside_w, question
 from dask_hpc_policies.power.unexplained import unexplained
 from dask_hpc_policies.power.view import PowerPlan, PowerView, fits, seen
@@ -79,7 +79,7 @@ def guards_of(view: ClusterSnapshot, power: PowerView | None) -> tuple[SumGuard 
     )
     fixed: dict[str, Any] = {"rank": "corridor", "unit": "W", "note": note}
     sums = (
-        SumGuard(name=LOWER, cost=more_w(0), base=low_w, lower=lower_w, **fixed),
+        SumGuard(name=LOWER, cost=more_w(0), base=low_w, lower=lower_w, in_end=is_below(power, 0.0), **fixed),
         SumGuard(name=UPPER, cost=more_w(1), base=high_w, upper=upper_w, **fixed),
     )
     return (*sums, _nothing_more(power)) if is_above(power, 0.0) else sums

@@ -90,6 +90,8 @@ class SumGuard:
     upper: float | None = None
     #: Where these come from, for messages.
     note: str = ""
+    #: Whether what a decision leads to in the end counts alone, and not what the sum is on the way there.
+    in_end: bool = False
     #: Amount of an action that allots nothing, such as the token of a checkpoint; None: nothing.
     action_cost: Callable[[Action], float] | None = None
 

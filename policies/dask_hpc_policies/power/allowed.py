@@ -34,10 +34,9 @@ def allowed_w(power: PowerView, margin_w: float, now_w: tuple[float, float]) -> 
     low_w, high_w = power.lower_w + margin_w, power.upper_w - margin_w
     if power.draw_w is None:
         return low_w, high_w
-    slack_w = _TOLERANCE * max(1.0, power.upper_w)
     if is_above(power, margin_w):
         return min(low_w, now_w[0]), min(high_w, now_w[1])
-    if power.draw_w < low_w - slack_w and now_w[1] <= high_w:
+    if is_below(power, margin_w) and now_w[1] <= high_w:
         # else the upper one asks for less, and nothing between is as narrow as what jobs may draw
         return min(high_w, max(low_w, now_w[0])), high_w
     return low_w, high_w
@@ -51,6 +50,16 @@ def is_above(power: PowerView, margin_w: float) -> bool:
     if power.draw_w is None or power.upper_w is None:
         return False
     return power.draw_w > power.upper_w - margin_w + _TOLERANCE * max(1.0, power.upper_w)
+
+
+def is_below(power: PowerView, margin_w: float) -> bool:
+    """Whether the draw is below the lower bound plus the margin: on its way no step leaves the corridor then.
+
+    What counts is what it leads to: a job that does nothing may give its nodes to one that will draw.
+    """
+    if power.draw_w is None or power.lower_w is None or power.upper_w is None:
+        return False
+    return power.draw_w < power.lower_w + margin_w - _TOLERANCE * max(1.0, power.upper_w)
 
 
 def why_narrower(power: PowerView, margin_w: float) -> str:
