@@ -18,8 +18,11 @@ from dask_hpc.trace.records import Header, Pass, encode_line
 from dask_hpc.trace.replay import replay
 from dask_hpc_policies import registry
 from dask_hpc_policies.codec import encode
+from dask_hpc_policies.combine.arbitrate import arbitrate
+from dask_hpc_policies.combine.corridor import amended, guards
 from dask_hpc_policies.decision import Decision, Hold, Reason, ReasonCode
 from dask_hpc_policies.model import ClusterSnapshot, Demand, JobView, NodeView
+from dask_hpc_policies.power.view import seen
 
 POOL = 8
 #: Traces of earlier versions; they must load and replay for ever.
@@ -240,3 +243,16 @@ def test_recorded_traces_load_and_replay_for_ever(path: Path) -> None:
     assert trace.passes
     report = replay(trace)
     assert report.ok, report.first
+
+
+def test_what_a_corridor_made_of_recorded_decisions_comes_out_again() -> None:
+    trace = read_trace(Path(__file__).parents[1] / "traces" / "live-0.1.0-power.jsonl.gz")
+    cut: set[tuple[str, bool]] = set()
+    for item in trace.passes:
+        view, power = item.snapshot, seen(item.snapshot)
+        found = amended(view, arbitrate(view, item.decision, guards(view)))
+        assert encode(found) == encode(item.arbitrated or item.decision)
+        if power is not None:
+            cut.add((power.mode, item.arbitrated is not None))
+    # one policy keeps it by itself, the other one is held to it
+    assert {("policy", False), ("enforce", True)} <= cut
