@@ -18,15 +18,15 @@ from typing import Any
 from dask_hpc_policies.codec import encode
 from dask_hpc_policies.jobs.constraints import largest_at_most, legal_sizes
 from dask_hpc_policies.model import ClusterSnapshot, JobRequest, JobView
-from dask_hpc_policies.power.ahead import hungry, leaves_room
+from dask_hpc_policies.power.ahead import Ahead
 from dask_hpc_policies.power.allowed import adds_watts, allowed_w, is_above, why_narrower
 from dask_hpc_policies.power.problem import Choice, PowerJob, Problem, Rigid
 from dask_hpc_policies.power.program import Plan
 from dask_hpc_policies.power.view import SECTION, Mode, PowerPlan, PowerView
 from dask_hpc_policies.power.watts import node_w
 
-#: Waiting jobs that differ in what they ask for and draw of which a question holds at most so many, while
-#: anything runs: each is a program of its own.
+#: Waiting jobs that differ in what they ask for and draw of which at most so many are tried, while anything
+#: runs: in a question each is a program of its own.
 MOST_TRIED = 32
 
 
@@ -205,7 +205,7 @@ def _about(
         jobs=tuple(
             power_job(job, job.id, job.nodes, power.busy_w, total if grows else job.nodes) for job in jobs
         ),
-        waiting=tuple(_beginner(job, power, total) for job in _tried(waiting, bool(view.running))),
+        waiting=tuple(_beginner(job, power, total) for job in tried(waiting, bool(view.running))),
     )
 
 
@@ -304,49 +304,52 @@ def _in_turn(view: ClusterSnapshot, power: PowerView, terms: Terms) -> list[JobV
         # where none of them waits the others would wait for ever
         found = [job for job in found if job.kind == "malleable"] or found
     if terms.lookahead:
-        found = [job for job in found if leaves_room(view, power, job)]
+        ahead = Ahead(view, power)
+        found = [job for job in found if ahead.leaves_room(job)]
         # a stable sort: within both kinds the order of service holds
-        found.sort(key=lambda job: hungry(view, power, job))
+        found.sort(key=ahead.hungry)
     return found
 
 
 def power_job(job: JobRequest, id: str, nodes: int, busy_w: float, most_nodes: int) -> PowerJob:
     """A job as the program knows it: sizes within its bounds, watts by size."""
-    top = max(job.min_nodes, min(job.max_nodes, most_nodes))
-    low = high = 0.0
-    rows: list[Choice] = []
-    table = job.power_by_nodes
-    # most have one row or none, and it is asked of each job again and again
-    if len(table) < 2 or len({watts for _, watts in table}) == 1:
-        low, high = node_w(job, nodes, busy_w)
-    else:
-        for size in legal_sizes(job.constraint, job.min_nodes, top):
-            least_w, most_w = node_w(job, size, busy_w)
-            rows.append((size, size * least_w, size * most_w))
-    return _checked(id, nodes, job.min_nodes, top, job.constraint, low, high, tuple(rows))
+    watts = job.min_power_w, job.max_power_w, job.power_by_nodes
+    return _power_job(id, nodes, job.min_nodes, job.max_nodes, job.constraint, watts, busy_w, most_nodes)
 
 
 @lru_cache(maxsize=4096)
-def _checked(
+def _power_job(
     id: str,
     nodes: int,
     min_nodes: int,
     max_nodes: int,
     constraint: str,
-    min_w: float,
-    max_w: float,
-    table: tuple[Choice, ...],
+    watts: tuple[float | None, float | None, tuple[tuple[int, float], ...]],
+    busy_w: float,
+    most_nodes: int,
 ) -> PowerJob:
-    """The same jobs are asked about again and again: each is checked once."""
+    """The same jobs are asked about again and again: each is made and checked once."""
+    top = max(min_nodes, min(max_nodes, most_nodes))
+    least_w, most_w, table = watts
+    known = JobRequest(min_power_w=least_w, max_power_w=most_w, power_by_nodes=table)
+    low = high = 0.0
+    rows: list[Choice] = []
+    # most have one row or none
+    if len(table) < 2 or len({row[1] for row in table}) == 1:
+        low, high = node_w(known, nodes, busy_w)
+    else:
+        for size in legal_sizes(constraint, min_nodes, top):
+            low_w, high_w = node_w(known, size, busy_w)
+            rows.append((size, size * low_w, size * high_w))
     return PowerJob(
         id=id,
         nodes=nodes,
         min_nodes=min_nodes,
-        max_nodes=max_nodes,
+        max_nodes=top,
         constraint=constraint,
-        min_w=min_w,
-        max_w=max_w,
-        table=table,
+        min_w=low,
+        max_w=high,
+        table=tuple(rows),
     )
 
 
@@ -358,10 +361,8 @@ def _beginner(job: JobView, power: PowerView, most_nodes: int) -> PowerJob:
         exact = largest_at_most(job.constraint, min(wanted_nodes(job), most_nodes), job.min_nodes)
     if exact is None:
         aim = wanted_nodes(job)
-        made = power_job(job, job.id, aim, busy_w, most_nodes)
-        return replace(made, max_nodes=max(made.min_nodes, min(made.max_nodes, aim)))
-    low, high = node_w(job, exact, busy_w)
-    return PowerJob(id=job.id, nodes=exact, min_nodes=exact, max_nodes=exact, min_w=low, max_w=high)
+        return power_job(job, job.id, aim, busy_w, min(aim, most_nodes))
+    return _power_job(job.id, exact, exact, exact, "any", (*node_w(job, exact, busy_w), ()), busy_w, exact)
 
 
 def wanted_nodes(job: JobRequest) -> int:
@@ -369,7 +370,7 @@ def wanted_nodes(job: JobRequest) -> int:
     return job.start_nodes or job.preferred_nodes or job.max_nodes
 
 
-def _tried(waiting: Iterable[JobView], runs: bool) -> list[JobView]:
+def tried(waiting: Iterable[JobView], runs: bool) -> list[JobView]:
     """Of jobs that ask for and draw the same the first one; at most `MOST_TRIED` while anything runs."""
     found: dict[Any, JobView] = {}
     for job in waiting:

@@ -31,7 +31,7 @@ from dask_hpc_policies.decision import Decision, Expand, Reason, ReasonCode, Shr
 from dask_hpc_policies.jobs.constraints import largest_at_most, next_higher
 from dask_hpc_policies.model import ClusterSnapshot, JobView
 from dask_hpc_policies.params import Choice, Power
-from dask_hpc_policies.power.ahead import leaves_room
+from dask_hpc_policies.power.ahead import Ahead
 from dask_hpc_policies.power.allowed import allowed_w
 from dask_hpc_policies.power.question import (
     Terms,
@@ -161,7 +161,7 @@ class _Room:
 
 def _start_inside(plan: Pass, power: PowerView, terms: Terms) -> None:
     """Start whom idle nodes and the corridor have room for; moldable jobs get equal parts of the nodes."""
-    room = _Room(plan, power, terms)
+    room, ahead = _Room(plan, power, terms), Ahead(plan.view, power) if terms.lookahead else None
     chosen: dict[str, tuple[JobView, int]] = {}
     for job in candidates(plan.view, power, terms):
         need = needed_nodes(job)
@@ -173,7 +173,7 @@ def _start_inside(plan: Pass, power: PowerView, terms: Terms) -> None:
         if need > room.idle_nodes:
             break
         others = [other for other, _ in chosen.values()]
-        if terms.lookahead and not leaves_room(plan.view, power, job, others):
+        if ahead is not None and not ahead.leaves_room(job, others):
             continue
         if room.takes(job, 0, need):
             chosen[job.id] = job, need
@@ -205,6 +205,7 @@ def _hold(plan: Pass, power: PowerView, terms: Terms) -> None:
     """Say for every job that still waits which watts keep it waiting."""
     found = power.plan if fits(plan.view, power) else None
     drawn = _drawn(plan.view, power, terms) if plan.waiting else ""
+    ahead = Ahead(plan.view, power) if terms.lookahead and plan.waiting else None
     for job in plan.waiting:
         need = needed_nodes(job)
         if need is None or job.id in plan.reasons:
@@ -213,7 +214,7 @@ def _hold(plan: Pass, power: PowerView, terms: Terms) -> None:
             continue
         least_w = need * (node_w(job, need, power.busy_w)[1] - power.idle_w)
         text = f"{counted(need)} draw {least_w:g} W more; {drawn}"
-        if terms.lookahead and not leaves_room(plan.view, power, job):
+        if ahead is not None and not ahead.leaves_room(job):
             text += "; beside what runs it would leave no room for an announced upper bound"
         if found is not None and found.reason is not None:
             text += f"; {found.reason}"

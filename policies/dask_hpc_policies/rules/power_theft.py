@@ -15,7 +15,7 @@ from __future__ import annotations
 from dask_hpc_policies.decision import Reason, ReasonCode, Start, Steal, Suppressed
 from dask_hpc_policies.model import ClusterSnapshot, JobView
 from dask_hpc_policies.power.allowed import adds_watts, is_above
-from dask_hpc_policies.power.question import drawn_w
+from dask_hpc_policies.power.question import drawn_w, tried
 from dask_hpc_policies.power.view import PowerView, fits
 from dask_hpc_policies.power.watts import node_w
 from dask_hpc_policies.rules.admission import needed_nodes
@@ -27,8 +27,8 @@ def theft(
 ) -> tuple[tuple[Steal] | tuple[Steal, Start] | tuple[()], tuple[Suppressed, ...]]:
     """The theft that leads inside, if the plan for the present sizes is to do nothing and stays outside.
 
-    Of several the one whose victim has the fewest nodes; of waiting jobs the first one. Where there is none,
-    the first one that is refused for the draw alone, with the reason.
+    Of several the one whose victim has the fewest nodes; of waiting jobs the first one of those `tried`.
+    Where there is none, the first one that is refused for the draw alone, with the reason.
     """
     plan = power.plan
     if not (power.acts and power.bounded and power.may("steal")) or view.adapting:
@@ -39,12 +39,13 @@ def theft(
         return (), ()
     victims = sorted((job for job in view.running if job.kind == "malleable"), key=lambda job: job.nodes)
     refused: tuple[Suppressed, ...] = ()
-    for thief in (job for job in view.pending if not job.is_default):
+    now_w = drawn_w(view, power)
+    for thief in tried([job for job in view.pending if not job.is_default], bool(victims)):
         need = needed_nodes(thief)
         for victim in victims:
             if need is None or not view.idle_nodes < need <= view.idle_nodes + victim.nodes:
                 continue
-            if (range_w := _after(view, power, victim, thief, need)) is None:
+            if (range_w := _after(power, now_w, victim, thief, need)) is None:
                 continue
             found = _steal(power, victim, thief, need - view.idle_nodes, range_w)
             if (why := _still_above(power, victim, thief, need)) is not None:
@@ -57,9 +58,9 @@ def theft(
 
 
 def _after(
-    view: ClusterSnapshot, power: PowerView, victim: JobView, thief: JobView, need: int
+    power: PowerView, now_w: tuple[float, float], victim: JobView, thief: JobView, need: int
 ) -> tuple[float, float] | None:
-    """Least and most watts with the thief in place of the victim; None: they are outside."""
+    """Least and most watts with the thief in place of the victim, of `now_w`; None: they are outside."""
     assert power.lower_w is not None
     assert power.upper_w is not None
     loses, gets = (
@@ -67,8 +68,8 @@ def _after(
         node_w(thief, need, power.busy_w),
     )
     low_w, high_w = (
-        now_w - victim.nodes * (old_w - power.idle_w) + need * (new_w - power.idle_w)
-        for now_w, old_w, new_w in zip(drawn_w(view, power), loses, gets, strict=True)
+        watts - victim.nodes * (old_w - power.idle_w) + need * (new_w - power.idle_w)
+        for watts, old_w, new_w in zip(now_w, loses, gets, strict=True)
     )
     return (low_w, high_w) if power.lower_w <= low_w and high_w <= power.upper_w else None
 

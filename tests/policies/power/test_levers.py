@@ -16,9 +16,10 @@ from dask_hpc_policies.model import ClusterSnapshot, JobView, NodeView
 from dask_hpc_policies.pool import PoolState, PoolView, decide, within
 from dask_hpc_policies.power.problem import Problem
 from dask_hpc_policies.power.program import Plan, solve
-from dask_hpc_policies.power.question import Terms, drawn_w, off_question, planned
+from dask_hpc_policies.power.question import MOST_TRIED, Terms, drawn_w, off_question, planned
 from dask_hpc_policies.power.view import DEFAULT_LEVERS, Mode, PowerView, seen
 from dask_hpc_policies.rules.pool_range import pool_range, pool_step
+from dask_hpc_policies.rules.power_theft import theft
 
 IDLE_W = 50.0
 BOTH = (*DEFAULT_LEVERS, "pool", "steal")
@@ -66,10 +67,10 @@ def test_a_theft_leads_inside_or_is_left() -> None:
     jobs = job("hungry", 250.0, 3, 3, 4), job("modest", 100.0, 0, 2, 2)
     hold = Hold(job="modest", reason=Reason(ReasonCode.CORRIDOR, "its watts"))
     view, _ = shown(0.0, 600.0, *jobs)
-    [theft] = pulled(view)
-    assert (theft.job, theft.thief, theft.stolen_nodes) == ("hungry", "modest", 1)
-    assert theft.timing == "proactive-checkpoint"
-    assert "the draw is 300 to 300 W" in theft.reason.text
+    [stolen] = pulled(view)
+    assert (stolen.job, stolen.thief, stolen.stolen_nodes) == ("hungry", "modest", 1)
+    assert stolen.timing == "proactive-checkpoint"
+    assert "the draw is 300 to 300 W" in stolen.reason.text
     # where the policy might let nobody overtake the waiting job starts with it
     view, _ = shown(0.0, 600.0, *jobs, mode="enforce")
     first, second = pulled(view, Decision(actions=(hold,)))
@@ -82,6 +83,16 @@ def test_a_theft_leads_inside_or_is_left() -> None:
     assert not pulled(shown(0.0, 600.0, job("hungry", 250.0, 3, 1, 4), jobs[1])[0])
     assert not pulled(shown(0.0, 600.0, *jobs, levers=DEFAULT_LEVERS)[0])
     assert not pulled(shown(0.0, 600.0, *jobs, mode="advise")[0])
+
+
+def test_of_jobs_that_wait_for_a_theft_as_many_are_tried_as_a_question_holds() -> None:
+    jobs = job("hungry", 250.0, 3, 3, 4), job("modest", 100.0, 0, 2, 2)
+    view, power = shown(0.0, 600.0, *jobs)
+    for count in (MOST_TRIED - 1, MOST_TRIED):
+        # with none of them it is inside; those that are alike are one
+        others = [job(f"w{n}", 400.0 + n // 2, 0, 2, 2) for n in range(2 * count)]
+        found, _ = theft(replace(view, jobs=(jobs[0], *others, jobs[1])), power)
+        assert [one.job for one in found] == ["hungry"] * (count < MOST_TRIED)
 
 
 @pytest.mark.parametrize("mode", ["policy", "enforce"])
