@@ -68,6 +68,19 @@ def test_with_a_time_the_mean_over_it_is_held_to_the_bounds() -> None:
     assert 15 <= account.outside_s <= 18
 
 
+def test_a_mean_over_long_is_kept_in_few_rows() -> None:
+    # passes take samples, too: ten a second
+    account, drawn = Account(0.0, over_s=300.0), []
+    for number in range(6001):
+        # twice as much in every third minute
+        watts = 200.0 * (1 + (number // 600) % 3 // 2)
+        drawn.append(watts)
+        account.add(Sample(number / 10, label="measured", total_w=watts), None)
+        if number > 3000:
+            assert account.draw_w == pytest.approx(sum(drawn[-3001:-1]) / 3000, rel=1e-3)
+    assert len(account._recent) < 1500
+
+
 @given(st.floats(0, 1e-6), st.lists(st.floats(0.1, 900), min_size=1, max_size=40))
 def test_the_mean_is_that_of_all_that_lies_in_the_time(tiny: float, watts: list[float]) -> None:
     for over_s in (tiny, 3.5, 1e5):

@@ -34,6 +34,8 @@ _MOST_GAP_S = 30.0
 _NOISE = 0.01
 #: A job draws otherwise than others of its name where it differs by more than that share.
 _OTHER = 0.1
+#: What a mean is taken over is kept in about so many parts: its first one counts by how much of it is left.
+_ROWS = 1000
 #: Less than this share of the upper bound outside is inside.
 _TOLERANCE = 1e-6
 
@@ -54,7 +56,7 @@ class Account:
         self.uses = Uses()
         self.outside_ws = self.outside_s = 0.0
         self.last: Sample | None = None
-        #: Begin, end and watts of what the mean is taken over, the first of it in part; and its sum.
+        #: Begin, end and watt seconds of what the mean is taken over, the first in part; and their sums.
         self._recent: deque[tuple[float, float, float]] = deque()
         self._recent_s = self._recent_ws = 0.0
 
@@ -76,16 +78,7 @@ class Account:
             length_s, last.total_w, last.jobs_w, last.plain_w, last.idle_w, measured, last.measured,
             last.states_w, last.names, last.nodes_w, last.away_w,
         )  # fmt: skip
-        self._recent.append((last.t_s, sample.t_s, last.total_w))
-        self._recent_s += length_s
-        self._recent_ws += length_s * last.total_w
-        while self._recent[0][1] <= sample.t_s - self.over_s and len(self._recent) > 1:
-            begin_s, end_s, watts = self._recent.popleft()
-            self._recent_s -= end_s - begin_s
-            self._recent_ws -= (end_s - begin_s) * watts
-        if len(self._recent) == 1:
-            # what rounding has left does not add up for ever
-            self._recent_s, self._recent_ws = length_s, length_s * last.total_w
+        self._remember(last.t_s, sample.t_s, last.total_w)
         if step is not None:
             draw_w = self._window_w() if self.over_s else last.total_w
             out_w = max(step[1] - draw_w, draw_w - step[2])
@@ -101,10 +94,29 @@ class Account:
             return None
         return self._window_w() if self.over_s and self._recent else last.total_w
 
+    def _remember(self, begin_s: float, end_s: float, watts: float) -> None:
+        """Put so many watts into what the mean is taken over, and leave out what was before it."""
+        rows, span_ws = self._recent, (end_s - begin_s) * watts
+        self._recent_s += end_s - begin_s
+        self._recent_ws += span_ws
+        if rows and rows[-1][1] == begin_s and end_s - rows[-1][0] <= self.over_s / _ROWS:
+            # samples come with each pass, too, and a day is long
+            begin_s, _, before_ws = rows.pop()
+            span_ws += before_ws
+        rows.append((begin_s, end_s, span_ws))
+        while rows[0][1] <= end_s - self.over_s and len(rows) > 1:
+            gone_begin_s, gone_end_s, gone_ws = rows.popleft()
+            self._recent_s -= gone_end_s - gone_begin_s
+            self._recent_ws -= gone_ws
+        if len(rows) == 1:
+            # what rounding has left does not add up for ever
+            self._recent_s, self._recent_ws = end_s - begin_s, span_ws
+
     def _window_w(self) -> float:
-        (first_s, _, first_w), (_, last_s, last_w) = self._recent[0], self._recent[-1]
-        before_s = max(0.0, last_s - self.over_s - first_s)
-        length_s = self._recent_s - before_s
+        (first_s, first_end_s, first_ws), (begin_s, end_s, last_ws) = self._recent[0], self._recent[-1]
+        before_s = max(0.0, end_s - self.over_s - first_s)
+        length_s, first_w = self._recent_s - before_s, first_ws / (first_end_s - first_s)
+        last_w = last_ws / (end_s - begin_s)
         return last_w if length_s <= 0 else (self._recent_ws - before_s * first_w) / length_s
 
 

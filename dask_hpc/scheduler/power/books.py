@@ -110,11 +110,6 @@ class Books:
         """Nodes of a cluster that follows the load which are not there."""
         return self._state.nodes.absent()
 
-    @property
-    def levers(self) -> tuple[str, ...]:
-        """What may be done to keep the corridor."""
-        return self._state.settings.power_levers
-
     def bill(self) -> dict[str, Any]:
         """Who has drawn what since the account was opened; of nobody anything is known without one."""
         return bill(Uses() if self.account is None else self.account.uses, **self._tariff())
@@ -164,7 +159,9 @@ class Books:
 
     def recalled(self, view: ClusterSnapshot) -> ClusterSnapshot:
         """`view` with what is known of jobs that have come since the last tick: they may start at once."""
-        self._tell()
+        if not self._tell():
+            # the picture was made of what is told already
+            return view
         told = {job.id: job.request.power_by_nodes for job in self._state.jobs.named}
         old = {job.id for job in view.jobs if told.get(job.id, job.power_by_nodes) != job.power_by_nodes}
         if not old:
@@ -172,14 +169,16 @@ class Books:
         jobs = [replace(job, power_by_nodes=told[job.id]) if job.id in old else job for job in view.jobs]
         return replace(view, jobs=tuple(jobs))
 
-    def _tell(self) -> None:
-        """Have the requests of jobs tell what was measured."""
+    def _tell(self) -> bool:
+        """Have the requests of jobs tell what was measured; whether any tells something else now."""
         named, history = self._state.jobs.named, self._history
         shown_of = history.version, [job.id for job in named]
         if shown_of == self._shown_of:
-            return
-        self._shown_of = shown_of
+            return False
+        self._shown_of, other = shown_of, False
         for job in named:
             table = history.holds(job.id, job.request)
             if table and tuple(table.items()) != job.request.power_by_nodes:
                 job.measured(power_by_nodes=table)
+                other = True
+        return other

@@ -16,19 +16,17 @@ if TYPE_CHECKING:
     from dask_hpc.config import Settings
     from dask_hpc.scheduler.tables.nodes import Away
 
-#: Announced steps that a picture has.
-_ANNOUNCED = 100
-
 
 def power_of(
     view: ClusterSnapshot,
     asked: Wanted,
     mode: Mode,
-    levers: tuple[str, ...],
     account: Account,
     curve: LoadCurve | None,
     beside_w: float,
     free_nodes: int,
+    away: Away,
+    settings: Settings,
 ) -> PowerView:
     """The section of `view`.
 
@@ -40,35 +38,37 @@ def power_of(
         What is drawn beside the nodes of jobs, and beyond the idle watts of those that are free.
     free_nodes
         Nodes that no job holds; of them those that the picture does not show as idle are kept for others.
+    away, settings
+        Nodes that are off or start; and what is said of such ones, which levers may be pulled, how far ahead
+        it goes.
     """
-    step, last = asked.bounds.at(view.now_s), account.last
+    step, last, boot_w = asked.bounds.at(view.now_s), account.last, settings.power_model_boot_w
+    idle_w = base_w = 0.0
+    if curve is not None:
+        idle_w = curve.idle_w
+        base_w = float(round(beside_w + (free_nodes - view.idle_nodes) * idle_w))
+    # made at every pass: to copy one costs as much as to make one
     power = PowerView(
         mode=mode,
         lower_w=None if step is None else step[1],
         upper_w=None if step is None else step[2],
-        announced=asked.bounds.after(view.now_s)[:_ANNOUNCED],
+        announced=asked.bounds.announced(view.now_s),
         draw_w=account.draw_w,
         label="unavailable" if last is None else last.label,
-        levers=levers,
+        levers=settings.power_levers,
+        horizon_s=settings.power_forecast_horizon_s,
+        idle_w=idle_w,
+        busy_w=0.0 if curve is None else curve.busy_w,
+        base_w=base_w,
+        off_w=settings.power_model_powered_off_w or 0.0,
+        boot_w=boot_w or 0.0,
+        boot_nodes=0 if boot_w is None else away.starting,
+        max_off_nodes=away.spare,
     )
     if curve is None:
         return power
-    base_w = float(round(beside_w + (free_nodes - view.idle_nodes) * curve.idle_w))
-    power = replace(power, idle_w=curve.idle_w, busy_w=curve.busy_w, base_w=base_w)
     low_w, high_w = drawn_w(view, power)
     return replace(power, min_w=low_w, max_w=high_w)
-
-
-def with_away(power: PowerView, away: Away, settings: Settings) -> PowerView:
-    """`power` with what settings say: how far ahead it goes, and of nodes that are off or start."""
-    boot_w = settings.power_model_boot_w
-    power = replace(
-        power,
-        off_w=settings.power_model_powered_off_w or 0.0,
-        max_off_nodes=away.spare,
-        horizon_s=settings.power_forecast_horizon_s,
-    )
-    return power if boot_w is None else replace(power, boot_w=boot_w, boot_nodes=away.starting)
 
 
 def widened(power: PowerView, forecast_w: tuple[float, float] | None) -> PowerView:

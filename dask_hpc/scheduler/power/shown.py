@@ -12,7 +12,7 @@ from typing import Any
 from dask_hpc.scheduler.power.account import steady
 from dask_hpc.scheduler.power.books import Books
 from dask_hpc.scheduler.power.forecaster import Forecaster
-from dask_hpc.scheduler.power.picture import power_of, widened, with_away
+from dask_hpc.scheduler.power.picture import power_of, widened
 from dask_hpc.scheduler.power.planner import Planner
 from dask_hpc.scheduler.power.request import Wanted
 from dask_hpc_policies.combine import corridor as rules
@@ -73,21 +73,24 @@ class Shown:
         if curve is not None:
             # a plan is asked for anew whenever they change: noise of what is measured must not count
             self._beside_w = steady(self._beside_w, 0.0 if last is None else last.beside_w)
-        power = power_of(view, asked, mode, books.levers, account, curve, self._beside_w, free_nodes)
-        power = with_away(power, books.away, books.settings)
+        settings = books.settings
+        power = power_of(
+            view, asked, mode, account, curve, self._beside_w, free_nodes, books.away, settings
+        )
         if planner is None or planner.failure or planner.off_failure:
             # nobody answers which nodes would better be off
             power = replace(power, max_off_nodes=0)
         sampled = None if last is None or last.label == "unavailable" else last.total_w
-        every_s = _OFTEN * books.settings.tick_s
+        every_s = _OFTEN * settings.tick_s
         self._unexplained = noted(self._unexplained, view, power, sampled, every_s)
         power = counted(power, self._unexplained)
         if last is not None and forecaster is not None:
             power = widened(power, forecaster.range_w(last))
         if planner is not None:
             power = answered_to(view, power, asked_by(policy, power.mode), planner.solve)
-            # without plans nobody would be let start, for as long as the solver fails
-            power = replace(power, unsolved=bool(planner.failure) and power.plan is None)
+            if planner.failure and power.plan is None:
+                # without plans nobody would be let start, for as long as the solver fails
+                power = replace(power, unsolved=True)
         else:
             # nobody plans where the draw is only looked at
             power = replace(power, mode="monitor")

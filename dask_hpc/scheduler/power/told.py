@@ -38,10 +38,11 @@ def told(
     last = account.last
     known = last is not None and last.label != "unavailable"
     step = None if asked is None else asked.bounds.at(now_s)
-    later = () if asked is None else asked.bounds.after(now_s)
+    later = () if asked is None else asked.bounds.after(now_s, 1)
     now_w = {} if last is None else last.jobs_w
-    kept, uses = asked is not None, account.uses
-    ended = [id for id in uses.jobs if id not in now_w]
+    # a scrape may come from any thread while the loop adds to it
+    kept, uses, used = asked is not None, account.uses, dict(account.uses.jobs)
+    ended = [id for id in used if id not in now_w]
     more = 0 if most_ended is None else max(0, len(ended) - most_ended)
     return {
         "draw_w": account.draw_w,
@@ -69,7 +70,7 @@ def told(
             {
                 "job": id,
                 "draw_w": now_w.get(id) if known else None,
-                "energy_j": uses.jobs[id].energy_j if id in uses.jobs else 0.0,
+                "energy_j": used[id].energy_j if id in used else 0.0,
             }
             for id in (*ended[more:], *now_w)
         ],

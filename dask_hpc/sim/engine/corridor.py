@@ -84,7 +84,7 @@ class CorridorTwin:
             mode=mode_of(policy, self._mode),
             lower_w=None if now is None else now[1],
             upper_w=None if now is None else now[2],
-            announced=self._corridor.after(view.now_s),
+            announced=self._corridor.announced(view.now_s),
             horizon_s=self._horizon_s,
             idle_w=self._power.watts("idle"),
             busy_w=self._power.watts("busy"),

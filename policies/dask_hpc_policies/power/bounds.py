@@ -14,6 +14,8 @@ from dask_hpc_policies.power.view import Step
 
 #: Most watts that a bound may have: what the program takes.
 MOST_W = MOST_TOTAL_W
+#: Steps to come that a picture has: it is made, and written, again and again.
+MOST_ANNOUNCED = 100
 
 
 class BoundsError(ValueError):
@@ -54,9 +56,14 @@ class Bounds:
         number = self._begun(t_s)
         return self.steps[number - 1] if number else None
 
-    def after(self, t_s: float) -> tuple[Step, ...]:
-        """The steps that are still to come at `t_s`."""
-        return self.steps[self._begun(t_s) :]
+    def after(self, t_s: float, most: int | None = None) -> tuple[Step, ...]:
+        """The steps that are still to come at `t_s`, at `most` so many: there may be a year of them."""
+        begun = self._begun(t_s)
+        return self.steps[begun : None if most is None else begun + most]
+
+    def announced(self, t_s: float) -> tuple[Step, ...]:
+        """Those that pictures tell at `t_s`: the next `MOST_ANNOUNCED`."""
+        return self.after(t_s, MOST_ANNOUNCED)
 
     def _begun(self, t_s: float) -> int:
         return bisect_right(self.steps, t_s, key=lambda step: step[0])

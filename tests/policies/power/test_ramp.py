@@ -43,6 +43,12 @@ def test_a_lower_bound_rises_in_time_and_falls_afterwards() -> None:
     assert at(found, 2101) == (1000, 4000)
 
 
+def test_a_picture_has_the_next_steps_of_a_year() -> None:
+    year = Bounds(steps=tuple((900.0 * n, 0.0, 1e3 + n % 7) for n in range(35_000)))
+    assert year.announced(1800.0) == year.steps[3:103]
+    assert (year.after(1800.0, 1), year.announced(1e9)) == (year.steps[3:4], ())
+
+
 def test_what_is_drawn_outside_is_led_inside() -> None:
     found = ramped(bounds((0, 0, 2000)), 10, 50, 3000)
     assert at(found, 50) == (0, 3000)
