@@ -17,7 +17,7 @@ from typing import Any
 
 from distributed.scheduler import heartbeat_interval
 from harness import Options, Row, differences, interleave, listed, main, percentile, row
-from machine import Graph, Machine, without_gc
+from machine import Graph, Machine, until, without_gc
 from spinning import SPIN
 
 from dask_hpc.config import Settings
@@ -50,8 +50,9 @@ def run(options: Options) -> list[Row]:
     if "tasks" in only:
         rows += _tasks(options.pick(4000, 4000, 200), options.pick(9, 5, 2))
     if "ticks" in only:
-        for outside in (False, True):
-            rows += asyncio.run(_ticks(*options.pick((1000, 300), (1000, 100), (32, 5)), outside))
+        for outside, at_work in ((False, False), (True, False), (True, True)):
+            size = options.pick((1000, 300), (1000, 100), (32, 5))
+            rows += asyncio.run(_ticks(*size, outside=outside, at_work=at_work))
     if "gaps" in only:
         rows += asyncio.run(_gaps(*options.pick((50, 5), (50, 5), (2, 1))))
     if "sampling" in only:
@@ -62,7 +63,9 @@ def run(options: Options) -> list[Row]:
 async def _set(machine: Machine, upper_w: float = 9e8) -> Any:
     """A corridor, in which everything fits unless said otherwise; the part of the runtime that keeps it."""
     for ws in machine.scheduler.workers.values():
-        ws.metrics["hpc"] = {"power": {"watts": 80.0, "label": "measured", "at_s": 1.0, "host": ws.address}}
+        # as a worker tells it
+        section = {"watts": 80.0, "label": "measured", "at_s": 1.0, "host": ws.address, "source": "rapl"}
+        ws.metrics["hpc"] = {"power": {**section, "fresh_s": 8.0, "counted_s": 1.0, "energy_j": 80.0}}
     await service.of(machine.scheduler).call("corridor", {"lower_w": 1.0, "upper_w": upper_w})
     return machine.scheduler.extensions["hpc-corridor"]
 
@@ -90,21 +93,29 @@ def _tasks(tasks: int, repetitions: int) -> list[Row]:
     ]
 
 
-async def _ticks(workers: int, ticks: int, outside: bool) -> list[Row]:
+async def _ticks(workers: int, ticks: int, *, outside: bool, at_work: bool) -> list[Row]:
     """What the corridor does at a tick and in the pass that follows.
 
     Parameters
     ----------
     outside
         The draw is outside all the time, and jobs wait that are all different.
+    at_work
+        All nodes of jobs execute something, so that what each job draws is learned.
     """
     took_ms: dict[str, list[float]] = {"tick": [], "picture": [], "decision": []}
+    beat_us: list[float] = []
     async with Machine(workers, 1) as machine:
         engine = machine.install("power-aware", tick_s=3600.0, sweep_s=10.0, **WATTS)
         jobs = min(JOBS, workers // 4)
         nodes = workers // jobs // 2
         for number in range(jobs):
-            await machine.open_job(f"job-{number}", nodes=nodes, min_nodes=1, max_nodes=2 * nodes)
+            job = await machine.open_job(f"job-{number}", nodes=nodes, min_nodes=1, max_nodes=2 * nodes)
+            if at_work:
+                await machine.submit(Graph("roots", nodes, job.id), job)
+        if at_work:
+            places = machine.scheduler.workers.values()
+            await until(lambda: sum(bool(ws.processing) for ws in places) >= jobs * nodes, "all execute")
         # no passes but those that are measured
         engine.controller.enabled = False
         for number in range(WAITING if outside else 0):
@@ -113,13 +124,18 @@ async def _ticks(workers: int, ticks: int, outside: bool) -> list[Row]:
         corridor = await _set(machine, 79.0 * workers if outside else 9e8)
         policy = engine.controller.policy
         beats_s = max(1, round(heartbeat_interval(workers)))
+        beat = machine.scheduler.handlers["heartbeat_worker"]
         with without_gc():
             for number in range(ticks):
                 # a heartbeat brings metrics that are new; a tick is a second, as it is by default
                 for ws in list(machine.scheduler.workers.values())[number % beats_s :: beats_s]:
                     before = ws.metrics["hpc"]["power"]
                     said = {**before, "at_s": 2.0 + number, "watts": 80.0 + number % 7}
-                    ws.metrics = {**ws.metrics, "hpc": {"power": said}}
+                    said |= {"counted_s": 2.0 + number, "energy_j": 80.5 * (2 + number)}
+                    metrics = {**ws.metrics, "hpc": {"power": said}}
+                    began_s = time.thread_time()
+                    beat(address=ws.address, resolve_address=False, metrics=metrics)
+                    beat_us.append((time.thread_time() - began_s) * 1e6)
                 view = engine.state.snapshot("tick")
                 began_s = time.thread_time()
                 corridor.tick(engine.state.now_s())
@@ -133,9 +149,10 @@ async def _ticks(workers: int, ticks: int, outside: bool) -> list[Row]:
                 await asyncio.sleep(0)
         await service.of(machine.scheduler).call("corridor", {"clear": True})
     both = [sum(pair) for pair in zip(*took_ms.values(), strict=True)]
-    name = f"{workers} workers, {jobs} jobs" + outside * f", outside, {WAITING} wait"
+    name = f"{workers} workers, {jobs} jobs{at_work * ' at work'}" + outside * f", outside, {WAITING} wait"
     parts = {what: statistics.median(took) for what, took in took_ms.items()}
     note = f"median {statistics.median(both):.2f}: " + ", ".join(f"{k} {v:.2f}" for k, v in parts.items())
+    note += f"; a heartbeat, of Dask's handler and ours, {statistics.median(beat_us):.0f} us"
     return [Row(name=f"{name}: a tick, p99", value=percentile(both, 0.99), unit="ms", bar=TICK_MS, note=note)]
 
 

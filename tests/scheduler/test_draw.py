@@ -106,6 +106,27 @@ def test_what_is_drawn_between_heartbeats_counts_and_a_counter_may_begin_anew() 
     assert world.draw.sample(301.0, None).total_w == 50
 
 
+def test_of_many_workers_those_are_read_that_speak_and_some_of_the_others_in_turn() -> None:
+    world = World(200)
+    draw, state = world.draw, world.draw._state
+    state.now_s = lambda: 1.0  # type: ignore[method-assign]
+    draw.told_by_beats = True
+    for name in world.workers:
+        world.says(name, 90.0, 5.0)
+    assert draw.sample(0.0, None).total_w == 200 * 90
+    world.says("150", 50.0, 6.0)
+    draw.hear(world.workers["150"])
+    assert draw.sample(1.0, None).total_w == 199 * 90 + 50
+    # nobody tells of this one
+    world.says("7", 30.0, 6.0)
+    told = [draw.sample(2.0 + number, None).total_w for number in range(10)]
+    assert told[-1] == 198 * 90 + 80
+    # a worker that has gone is heard no more, nor is one that nobody knows yet
+    draw.hear(Place(**vars(world.workers["150"])))
+    draw.hear(Place(address="new"))
+    assert draw.sample(12.0, None).total_w == 198 * 90 + 80
+
+
 def test_a_worker_that_comes_back_at_an_address_is_heard_anew() -> None:
     world = World(1)
     world.says("0", 90.0, 5.0)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 _FUNCTIONS: Mapping[tuple[Any, str], tuple[str, ...]] = {
     (module, "_task_slots_available"): ("ws", "saturation_factor"),
     (module, "heartbeat_interval"): ("n",),
+    (module.Scheduler, "heartbeat_worker"): ("self", "address", "metrics"),
     (module.Scheduler, "valid_workers"): ("self", "ts"),
     (module.Scheduler, "is_rootish"): ("self", "ts"),
     (module.Scheduler, "_add_to_memory"): (

@@ -16,6 +16,7 @@ from typing import Any
 from dask_hpc.config.file import mark
 from dask_hpc.errors import CorridorError, InstallError
 from dask_hpc.scheduler.core.engine import Engine
+from dask_hpc.scheduler.internals.beats import Beats
 from dask_hpc.scheduler.power.books import Books
 from dask_hpc.scheduler.power.caps import HostCaps
 from dask_hpc.scheduler.power.draw import Sample
@@ -41,6 +42,8 @@ logger = logging.getLogger(__name__)
 
 #: Rows of jobs that have ended in what is asked twice a second.
 _ENDED_TOLD = 20
+#: A schedule of more rows is not read on the loop.
+_LONG = 100
 #: What is closed with the scheduler, by name.
 _EXTENSION = "hpc-corridor"
 
@@ -54,6 +57,7 @@ class Corridor:
         self._books = Books(engine.state, self._answered, engine.parts.saving)
         self._shown = Shown(self._books, lambda *told: engine.controller.note(*told))
         self._sampling = Sampling(engine.state)
+        self._beats = Beats(engine.state.scheduler, self._books.draw.hear)
         self._caps = HostCaps(engine.state, engine.controller.note)
         self._plain = PlainNodes(engine)
         self._gauges = Gauges(self._row)
@@ -110,6 +114,7 @@ class Corridor:
         asked = await self._read(given)
         await self._books.model.known()
         self._require_draw(asked)
+        asked = await self._led(asked)
         if self._engine.leaving:
             raise InstallError("dask_hpc is being uninstalled; install it again to set a corridor")
         before, self._wanted = self._wanted, asked
@@ -194,18 +199,23 @@ class Corridor:
         if self._forecaster is None:
             self._forecaster = Forecaster(self._answered)
         self._sampling.begin(now_s, self._books.draw.silent())
+        self._beats.begin()
+        self._books.draw.told_by_beats = True
         self._gauges.begin()
         self._state.scheduler.extensions[_EXTENSION] = self
-        self._wanted, self._marks = self._led(asked, now_s), asked.marks
+        self._wanted, self._marks = asked, asked.marks
         self._bounds_moved()
 
-    def _led(self, asked: Wanted, now_s: float) -> Wanted:
-        """Bounds that change slowly begin at what is drawn."""
+    async def _led(self, asked: Wanted) -> Wanted:
+        """Bounds that change slowly begin at what is drawn; found in a thread: a series may be long."""
+        now_s = self._state.now_s()
         sample, step = self._books.sample(now_s), asked.bounds.at(now_s)
-        # inside there is nothing to lead: a long series was led where it was read, beside the loop
-        if sample.label == "unavailable" or step is None or step[1] <= sample.total_w <= step[2]:
+        if asked.ramp_w_s is None or sample.label == "unavailable" or step is None:
             return asked
-        return asked.led(now_s, sample.total_w)
+        # inside there is nothing to lead
+        if step[1] <= sample.total_w <= step[2]:
+            return asked
+        return await asyncio.to_thread(asked.led, now_s, sample.total_w)
 
     def _clear(self) -> None:
         if self._wanted is None:
@@ -230,6 +240,8 @@ class Corridor:
             self._looking.cancel()
         self._timer = self._looking = self._planner = self._forecaster = None
         self._sampling.end()
+        self._beats.end()
+        self._books.draw.told_by_beats = False
         extensions = self._state.scheduler.extensions
         if extensions.get(_EXTENSION) is self:
             del extensions[_EXTENSION]
@@ -262,7 +274,7 @@ class Corridor:
         self._books.note_bounds(asked.bounds.at(now_s), asked.mode)
         if self._timer is not None:
             self._timer.cancel()
-        later = asked.bounds.after(now_s)
+        later = asked.bounds.after(now_s, 1)
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(later[0][0] - now_s, self._bounds_moved) if later else None
         self._engine.controller.request("corridor")
@@ -297,9 +309,10 @@ class Corridor:
             self._caps.look(step[2], sample.total_w, self._books.draw.hosts(sample.t_s))
 
     async def _read(self, given: Mapping[str, Any]) -> Wanted:
-        """In a thread where there are files: a file system may take its time."""
-        now_s, epoch_s = self._state.now_s(), self._state.clock.at_s(0.0)
-        if given["file"] is None and given["series"] is None:
+        """In a thread where it may take its time: a file system does, and schedules may be long."""
+        now_s, epoch_s, schedule = self._state.now_s(), self._state.clock.at_s(0.0), given["schedule"]
+        long = isinstance(schedule, Sequence) and len(schedule) > _LONG
+        if given["file"] is None and given["series"] is None and not long:
             return read_wanted(given, now_s, epoch_s)
         return await asyncio.to_thread(read_wanted, given, now_s, epoch_s)
 
@@ -312,6 +325,7 @@ class Corridor:
         try:
             asked = await self._read(given)
             self._require_draw(asked)
+            asked = await self._led(asked)
         except CorridorError as error:
             if self._given is given:
                 self._marks, self._problem = found, str(error)

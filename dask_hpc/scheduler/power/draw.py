@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from math import inf
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,9 @@ from dask_hpc_policies.model import COMPUTE
 from dask_hpc_policies.power.load_curve import LoadCurve
 from dask_hpc_policies.power.states import NETWORKED, NODE_STATES, NodeState
 from dask_hpc_policies.power.watts import mean_w
+
+if TYPE_CHECKING:
+    from distributed.scheduler import WorkerState
 
 Label = Literal["measured", "modelled", "unavailable"]
 #: States as numbers: their places among all.
@@ -122,35 +125,61 @@ class Draw:
         self._had: dict[str, tuple[str | None, float]] = {}
         self._since = np.zeros(0)
         self._tops = _Tops()
+        #: Whether `hear` is told of heartbeats.
+        self.told_by_beats = False
 
     def sample(self, now_s: float, curve: LoadCurve | None) -> Sample:
         """What is drawn now; without a `curve` only what is measured is known."""
         self._look()
-        for heard in self._workers.listen(now_s):
-            if heard.silent:
-                self._silent[heard.ws.address] = None
-            elif self._silent:
-                self._silent.pop(heard.ws.address, None)
+        workers = self._workers
+        for heard in workers.listen(now_s, self.told_by_beats):
+            self._note(heard)
         if not self._nodes:
             return self._with_away(Sample(now_s))
         self._hold(now_s)
-        workers, active = self._workers, self._state.jobs.active
-        busy, told = workers.executing() / workers.threads, workers.loads(now_s)
-        doing = np.where(busy > 0, _COMPUTE, np.where(workers.transfers(), _COMMUNICATE, _IDLE))
+        executing = workers.executing()
+        busy = executing > 0
+        doing = np.where(busy, _COMPUTE, np.where(workers.transfers(), _COMMUNICATE, _IDLE))
         self._special(doing)
-        began_s, heard_s = workers.drawn_s()
+        watts = workers.measured_w(now_s)
+        measured, load = ~np.isnan(watts), None
+        if not measured.all():
+            told = workers.loads(now_s)
+            load = np.where(np.isnan(told), executing / workers.threads, told)
         seen = _Seen(
             names=self._names,
-            load=np.where(np.isnan(told), busy, told),
-            watts=workers.measured_w(now_s),
+            load=load,
+            watts=watts,
+            measured=measured,
             doing=doing,
-            who=self._who + ((self._who == _FREE) & (busy > 0)),
+            who=self._who + ((self._who == _FREE) & busy),
             others=self._others,
-            own=(began_s > self._since) | np.isneginf(self._since),
-            heard_s=heard_s,
         )
+        active = self._state.jobs.active
         jobs = [active[id] for id in self._holders]
-        return self._with_away(_added_up(now_s, seen, jobs, curve, self._tops, self._nic_w()))
+        found = _added_up(now_s, seen, jobs, curve, self._tops, self._nic_w())
+        self._see(found, seen, jobs)
+        return self._with_away(found)
+
+    def _see(self, found: Sample, seen: _Seen, jobs: Sequence[JobRecord]) -> None:
+        """Put in what is seen of jobs by their nodes that are measured and at work."""
+        working = np.flatnonzero(seen.measured & _AT_WORK[seen.doing] & (seen.who >= _JOBS))
+        if not len(working):
+            return
+        began_s, heard_s = self._workers.drawn_s()
+        since_s = self._since[working]
+        # what it drew before the job had it is not the job's
+        working = working[(began_s[working] > since_s) | np.isneginf(since_s)]
+        places, who = _JOBS + len(jobs), seen.who[working]
+        nodes, count = np.bincount(seen.who, minlength=places).tolist(), np.bincount(who, minlength=places)
+        watts = (np.bincount(who, seen.watts[working], places) / np.maximum(1, count)).tolist()
+        latest_s = np.full(places, -inf)
+        np.maximum.at(latest_s, who, heard_s[working])
+        told_s, at_work = latest_s.tolist(), count.tolist()
+        for place, job in enumerate(jobs, _JOBS):
+            if at_work[place]:
+                found.seen_w[job.id] = nodes[place], watts[place]
+                found.seen_s[job.id] = told_s[place]
 
     def _with_away(self, found: Sample) -> Sample:
         """Put in nodes that are off or start, where it is said what such a one draws."""
@@ -170,6 +199,19 @@ class Draw:
             if found.label == "measured" or not self._nodes:
                 found.label = "modelled"
         return found
+
+    def hear(self, ws: WorkerState) -> None:
+        """A worker has just said something: read now, while it is at hand, it costs a tick nothing."""
+        heard = self._heard.get(ws.address)
+        if heard is not None and heard.ws is ws:
+            self._workers.hear(heard, self._state.now_s())
+            self._note(heard)
+
+    def _note(self, heard: Heard) -> None:
+        if heard.silent:
+            self._silent[heard.ws.address] = None
+        elif self._silent:
+            self._silent.pop(heard.ws.address, None)
 
     def silent(self) -> list[str]:
         """Workers whose heartbeats carried nothing of power as the last sample was taken."""
@@ -257,19 +299,17 @@ class _Seen:
     """Nodes as they are now, as columns: an item is a node."""
 
     names: list[str]
-    #: The share of its CPU time that is used, else of its threads that execute.
-    load: NDArray[np.float64]
-    #: What was measured; nan: it was not.
+    #: The share of its CPU time that is used, else of its threads that execute; None: all were measured.
+    load: NDArray[np.float64] | None
+    #: What was measured (nan: it was not), and which were.
     watts: NDArray[np.float64]
+    measured: NDArray[np.bool_]
     #: Places among `NODE_STATES`.
     doing: NDArray[np.int64]
     #: `_FREE`, `_PLAIN`, or from `_JOBS` on the jobs.
     who: NDArray[np.int64]
     #: Whether no job may have it now.
     others: NDArray[np.bool_]
-    #: Whether its holder had it all the time in which it drew what was measured; and when that was heard of.
-    own: NDArray[np.bool_]
-    heard_s: NDArray[np.float64]
 
 
 class _Tops:
@@ -300,42 +340,39 @@ def _added_up(
 ) -> Sample:
     """The sample of these nodes."""
     who, watts, nodes = seen.who, seen.watts, np.bincount(seen.who, minlength=_JOBS + len(jobs)).tolist()
-    is_measured = ~np.isnan(watts)
-    measured, measured_w = nodes, np.bincount(who, watts, len(nodes)).tolist()
-    if not is_measured.all():
-        measured = np.bincount(who, is_measured, len(nodes)).astype(np.int64).tolist()
-        # the others get what the model says, which goes by what is known of the job
-        measured_w = np.bincount(who, np.where(is_measured, watts, 0.0), len(nodes)).tolist()
+    measured = nodes
+    if seen.load is not None:
+        measured = np.bincount(who, seen.measured, len(nodes)).astype(np.int64).tolist()
     found = Sample(t_s, nodes=len(watts), measured_nodes=sum(measured))
-    names, doing, tops_w = seen.names, seen.doing, [0.0] * len(jobs)
+    names, doing, others, tops_w = seen.names, seen.doing, seen.others, [0.0] * len(jobs)
     if curve is not None:
         tops_w = tops.watts(jobs, nodes[_JOBS:], curve)
         found.sized_w = (nodes[_FREE] + nodes[_PLAIN]) * curve.idle_w
         found.sized_w += sum(size * top_w for size, top_w in zip(nodes[_JOBS:], tops_w, strict=True))
-    if found.measured_nodes == found.nodes:
+    if seen.load is None:
         found.label = "measured"
     elif curve is not None:
+        # the others get what the model says, which goes by what is known of the job
         found.label = "modelled"
-        rest = np.flatnonzero(~is_measured)
+        rest = np.flatnonzero(~seen.measured)
         busy_w = np.array([curve.busy_w] * _JOBS + tops_w)[who[rest]]
         watts[rest] = curve.column_w(seen.load[rest], busy_w) + nic_w * _IN_USE[doing[rest]]
     else:
         # of the others nothing is known
-        at = np.flatnonzero(is_measured)
-        who, watts, doing, names = who[at], watts[at], doing[at], [names[i] for i in at.tolist()]
+        at = np.flatnonzero(seen.measured)
+        who, watts, doing, others = who[at], watts[at], doing[at], others[at]
+        names = [names[i] for i in at.tolist()]
     found.names, found.nodes_w, found.total_w = names, watts, float(watts.sum())
-    by_who = measured_w if measured is nodes else np.bincount(who, watts, len(nodes)).tolist()
+    by_who = np.bincount(who, watts, len(nodes)).tolist()
     found.idle_w, found.plain_w = by_who[_FREE], by_who[_PLAIN]
     found.plain_nodes = nodes[_PLAIN] if curve is not None else measured[_PLAIN]
-    by_state = np.bincount(doing, watts, len(NODE_STATES)).tolist()
-    found.states_w = {NODE_STATES[i]: by_state[i] for i in np.flatnonzero(np.bincount(doing)).tolist()}
-    beside = who < _JOBS
-    if curve is None:
-        found.beside_w = float(watts[beside].sum())
-    else:
-        beside_w = watts[beside]
-        beyond_w = np.where(seen.others[beside], beside_w, np.maximum(0.0, beside_w - curve.idle_w))
-        found.beside_w = float(beyond_w.sum())
+    by_state, seen_in = np.bincount(doing, watts, len(NODE_STATES)).tolist(), np.bincount(doing).tolist()
+    found.states_w = {NODE_STATES[i]: by_state[i] for i, count in enumerate(seen_in) if count}
+    beside = np.flatnonzero(who < _JOBS)
+    beside_w = watts[beside]
+    if curve is not None:
+        beside_w = np.where(others[beside], beside_w, np.maximum(0.0, beside_w - curve.idle_w))
+    found.beside_w = float(beside_w.sum())
     for place, job in enumerate(jobs, _JOBS):
         if curve is None and not measured[place]:
             continue
@@ -343,25 +380,7 @@ def _added_up(
         found.settled = found.settled and job.state == "running"
         if measured[place] == nodes[place]:
             found.measured.add(job.id)
-    working = np.flatnonzero(is_measured & _AT_WORK[seen.doing] & seen.own & (seen.who >= _JOBS))
-    if len(working):
-        _see(found, seen, working, jobs, nodes)
     return found
-
-
-def _see(
-    found: Sample, seen: _Seen, working: NDArray[np.int64], jobs: Sequence[JobRecord], nodes: list[int]
-) -> None:
-    """Put in what is seen of jobs by their nodes that are measured and at work."""
-    who = seen.who[working]
-    count = np.bincount(who, minlength=len(nodes)).tolist()
-    watts = np.bincount(who, seen.watts[working], len(nodes)).tolist()
-    latest_s = np.full(len(nodes), -inf)
-    np.maximum.at(latest_s, who, seen.heard_s[working])
-    for place, job in enumerate(jobs, _JOBS):
-        if at_work := count[place]:
-            found.seen_w[job.id] = nodes[place], watts[place] / at_work
-            found.seen_s[job.id] = float(latest_s[place])
 
 
 def _asleep(state: State) -> Iterable[Node]:

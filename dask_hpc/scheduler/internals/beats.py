@@ -1,0 +1,56 @@
+"""Has what workers say heard as their heartbeats come, each in its own turn of the loop.
+
+Rules of the file: Dask's handler does its work first, and its answer is given whatever comes of ours; without
+a corridor its handler is there alone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from distributed.scheduler import Scheduler, WorkerState
+
+logger = logging.getLogger(__name__)
+
+_BEAT = "heartbeat_worker"
+
+
+class Beats:
+    """Stands in front of Dask's handler of heartbeats.
+
+    Parameters
+    ----------
+    heard
+        Called with the worker, whose metrics are those of the heartbeat.
+    """
+
+    def __init__(self, scheduler: Scheduler, heard: Callable[[WorkerState], None]) -> None:
+        self._scheduler, self._heard = scheduler, heard
+        self._stock: Callable[..., Any] = scheduler.heartbeat_worker
+        self.on = False
+
+    def begin(self) -> None:
+        """Be told of heartbeats from now on."""
+        if not self.on:
+            self._stock, self.on = self._scheduler.handlers[_BEAT], True
+            self._scheduler.handlers[_BEAT] = self.beat
+
+    def end(self) -> None:
+        """Be told of none any more."""
+        if self.on and self._scheduler.handlers.get(_BEAT) == self.beat:
+            self._scheduler.handlers[_BEAT] = self._stock
+        self.on = False
+
+    def beat(self, **said: Any) -> Any:
+        """A worker's heartbeat."""
+        answer = self._stock(**said)
+        ws = self._scheduler.workers.get(said.get("address"))
+        if self.on and ws is not None:
+            try:
+                self._heard(ws)
+            except Exception:  # a worker would be told that its heartbeat failed
+                logger.exception("What %s says of its power cannot be read", ws.address)
+        return answer
