@@ -47,7 +47,7 @@ class Beats:
     def beat(self, **said: Any) -> Any:
         """A worker's heartbeat."""
         answer = self._stock(**said)
-        ws = self._scheduler.workers.get(said.get("address"))
+        ws = self._scheduler.workers.get(said["address"])
         if self.on and ws is not None:
             try:
                 self._heard(ws)
