@@ -10,7 +10,7 @@ import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from dask_hpc.clock import stopwatch_s
 from dask_hpc.errors import WorkloadError
@@ -26,7 +26,7 @@ from dask_hpc.sim.model.corridor import CorridorRun
 from dask_hpc.sim.model.job import Stage, Transfer
 from dask_hpc.sim.model.machine import Machine, Options
 from dask_hpc.sim.model.power import Energy
-from dask_hpc.sim.model.workload import Workload, fitted, machine_for
+from dask_hpc.sim.model.workload import Wide, Workload, fitted, machine_for
 from dask_hpc.trace.files import write_trace
 from dask_hpc_policies import codec, registry
 from dask_hpc_policies.metrics import JobRun, summarize
@@ -171,7 +171,7 @@ def simulate(
     nodes: int | None = None,
     machine: Machine | None = None,
     options: Options | None = None,
-    wide: Literal["drop", "clip", "refuse"] = "refuse",
+    wide: Wide | None = None,
     profile: bool = False,
     progress: Callable[[int], None] | None = None,
     trace: str | os.PathLike[str] | None = None,
@@ -187,7 +187,8 @@ def simulate(
     machine
         None: the one the workload was made for.
     wide
-        What becomes of jobs that need more nodes than there are: refuse the workload, drop or clip them.
+        What becomes of jobs that need more nodes than there are (`dask_hpc.sim.model.workload.fitted`); None:
+        as the workload says, which is refused unless it says otherwise.
     profile
         Measure the time in the policy as well.
     progress

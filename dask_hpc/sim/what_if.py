@@ -123,7 +123,7 @@ def engine_from(
     machine = machine_of(view, machine_nodes, held, views, pool)
     machine = replace(machine, adaptation=adaptation or FREE, power=power, failures=failures or Failures())
     told = (note, *filter(None, [unknowns(machine)]))
-    workload = Workload(name=name, jobs=jobs, source=name, notes=told, wide_wait=True)
+    workload = Workload(name=name, jobs=jobs, source=name, notes=told, wide="wait")
     engine = Engine(workload, registry.create(policy), machine, chosen)
     active = [_active(i, job, view.now_s) for i, job in enumerate(zip(jobs, views, strict=True))]
     if speed == LINEAR:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -332,7 +333,7 @@ def test_memory_of_the_engine_follows_what_waits_and_runs() -> None:
     assert most < 200
 
 
-def test_a_job_wider_than_the_machine_is_refused_dropped_or_clipped() -> None:
+def test_a_job_wider_than_the_machine_is_refused_dropped_clipped_or_waits() -> None:
     work = workload(rigid("wide", 20, 10.0), rigid("small", 1, 10.0), nodes=16)
     with pytest.raises(WorkloadError, match="'wide' needs 20 nodes, the machine has 16"):
         simulate(work, "fcfs")
@@ -342,6 +343,12 @@ def test_a_job_wider_than_the_machine_is_refused_dropped_or_clipped() -> None:
     clipped = simulate(work, "fcfs", wide="clip")
     assert clipped.runs[0].nodes == ((0.0, 16), (10.0, 0))
     assert clipped.workload.notes == ("1 jobs wider than the machine clipped to 16",)
+    work = replace(work, jobs=work.jobs[::-1])
+    for waits in (simulate(work, "fcfs", wide="wait"), simulate(replace(work, wide="wait"), "fcfs")):
+        assert [one.end_s for one in waits.runs] == [10.0, None]
+    # who says otherwise is heard
+    with pytest.raises(WorkloadError, match="'wide' needs 20 nodes"):
+        simulate(replace(work, wide="wait"), "fcfs", wide="refuse")
 
 
 def test_a_job_is_clipped_to_a_size_that_it_may_have() -> None:

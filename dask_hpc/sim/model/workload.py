@@ -16,6 +16,10 @@ from dask_hpc.sim.model.job import Job, SpeedUp
 from dask_hpc.sim.model.machine import Machine
 from dask_hpc_policies.jobs import constraints
 
+#: What becomes of jobs that need more nodes than the machine has: the workload is refused, they are left out,
+#: cut to the machine, or they wait for ever, as on a cluster that nodes have left.
+Wide = Literal["refuse", "drop", "clip", "wait"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
@@ -31,8 +35,8 @@ class Workload:
     seed: int | None = None
     #: What the reader left out or changed, one counted sentence each.
     notes: tuple[str, ...] = ()
-    #: Jobs that are wider than the machine wait for ever, as on a cluster that nodes have left.
-    wide_wait: bool = False
+    #: What becomes of jobs that are wider than the machine where nobody says otherwise.
+    wide: Wide = "refuse"
 
     def __deepcopy__(self, _: object) -> Workload:
         return self
@@ -43,23 +47,30 @@ def ordered(jobs: Iterable[Job]) -> tuple[Job, ...]:
     return tuple(sorted(jobs, key=lambda job: job.submit_s))
 
 
-def fitted(workload: Workload, nodes: int, wide: Literal["drop", "clip", "refuse"] = "refuse") -> Workload:
+def fitted(workload: Workload, nodes: int, wide: Wide | None = None) -> Workload:
     """`workload` for a machine of `nodes` nodes.
 
     Upper bounds beyond the machine are cut to it. A job that cannot run on so few nodes is left out
     (``drop``), or needs as many nodes as there are, or its constraint allows, with its run time as it is
-    (``clip``); either is counted in the notes.
+    (``clip``); either is counted in the notes. With ``wait`` it stays as it is, and so it does wherever the
+    workload goes from here.
+
+    Parameters
+    ----------
+    wide
+        None: as the workload says.
 
     Raises
     ------
     WorkloadError
-        For a job that cannot run, with ``refuse``, unless it may wait for ever; or when no job is left.
+        For a job that cannot run, with ``refuse``; or when no job is left.
     """
+    wide = wide or workload.wide
     jobs: list[Job] = []
     changed = 0
     for job in workload.jobs:
         need = max(job.start_nodes or 0, job.min_nodes)
-        if need > nodes and not workload.wide_wait:
+        if need > nodes and wide != "wait":
             changed += 1
             if wide == "refuse":
                 raise WorkloadError(
@@ -94,7 +105,9 @@ def fitted(workload: Workload, nodes: int, wide: Literal["drop", "clip", "refuse
     if changed:
         done = "left out" if wide == "drop" else f"clipped to {nodes}"
         notes = (*notes, f"{changed} jobs wider than the machine {done}")
-    return replace(workload, jobs=tuple(jobs), notes=notes)
+    # of the others none is left that is too wide
+    stays = "wait" if wide == "wait" else workload.wide
+    return replace(workload, jobs=tuple(jobs), notes=notes, wide=stays)
 
 
 def with_malleable_share(

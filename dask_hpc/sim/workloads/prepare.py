@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from dask_hpc.errors import WorkloadError
 from dask_hpc.sim.model.machine import PUBLISHED, Machine
-from dask_hpc.sim.model.workload import Workload, fitted, machine_for, with_malleable_share
+from dask_hpc.sim.model.workload import Wide, Workload, fitted, machine_for, with_malleable_share
 from dask_hpc.sim.workloads.recorded import read_recorded, with_recorded
 from dask_hpc.sim.workloads.sources import load
 
@@ -23,7 +23,7 @@ def prepare(
     nodes: int | None = None,
     malleable_share: float | None = None,
     seed: int = 0,
-    wide: Literal["drop", "clip", "refuse"] = "refuse",
+    wide: Wide = "refuse",
     adaptation: Literal["none", "published"] = "none",
     recorded: str | Path | None = None,
     options: Mapping[str, Any] | None = None,
