@@ -215,7 +215,8 @@ def _start_in_s(view: ClusterSnapshot, policy: Any, job: str) -> float | None:
 def _policy(spec: Mapping[str, Any]) -> Any:
     try:
         return registry.create(spec)
-    except ValueError:
+    except Exception:
+        # it is known to the cluster alone; or it is anybody's code, and no help when it cannot be made
         return None
 
 

@@ -100,8 +100,18 @@ def throughput_per_h(runs: Iterable[JobRun]) -> float | None:
 
 
 def unended(runs: Iterable[JobRun]) -> int:
-    """Jobs that have not ended: means of two sets of runs compare only where these are as many in both."""
+    """Jobs that have not ended: where they are more, the others may well end sooner, and that is no gain."""
     return sum(run.end_s is None for run in runs)
+
+
+def ended_in_all(several: Iterable[Iterable[JobRun]]) -> tuple[tuple[JobRun, ...], ...]:
+    """Of each of several runs of one workload the jobs that started and ended in all of them, in its order.
+
+    Two runs that leave other jobs unended have means over other sets, however many these are: what is
+    compared are the means over these.
+    """
+    each = [{run.id: run for run in runs if run.turnaround_s is not None} for runs in several]
+    return tuple(tuple(run for id, run in one.items() if all(id in other for other in each)) for one in each)
 
 
 def max_flow_s(runs: Iterable[JobRun]) -> float | None:

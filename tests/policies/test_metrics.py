@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from dask_hpc_policies.metrics import JobRun, mean_bounded_slowdown, summarize, utilization
+from dask_hpc_policies.metrics import JobRun, ended_in_all, mean_bounded_slowdown, summarize, utilization
 
 #: Figure 5.1 of the source under FCFS on 10 nodes: starts 0, 4, 4, 8, each runs 4.
 FIGURE = [
@@ -57,3 +57,14 @@ def test_jobs_that_did_not_start_or_end_do_not_enter_the_means() -> None:
     empty = summarize([waiting], 10)
     assert empty["makespan_s"] is None
     assert empty["utilization"] is None
+
+
+def test_what_is_compared_over_are_the_jobs_that_started_and_ended_in_every_run() -> None:
+    def ran(id: str, start_s: float | None, end_s: float | None) -> JobRun:
+        return JobRun(id=id, submit_s=0, start_s=start_s, end_s=end_s)
+
+    one = [ran("a", 0, 1), ran("b", 0, None), ran("c", 0, 9), ran("d", None, 5)]
+    other = [ran("d", 0, 1), ran("c", 0, 2), ran("b", 0, 2), ran("a", 0, 3)]
+    assert ended_in_all([one, other]) == ((one[0], one[2]), (other[1], other[3]))
+    assert ended_in_all([one]) == ((one[0], one[2]),)
+    assert ended_in_all([]) == ()

@@ -89,9 +89,23 @@ def test_times_of_other_jobs_are_not_compared():
     _, *body = rows(comparison.metrics({"after": AFTER, "stuck": stuck}))
     assert body[:3] == [
         ["Jobs that never end", "0", "1 (worse)"],
-        ["Makespan", "3.33 min", "100 s (of other jobs)"],
-        ["Mean turnaround", "2.5 min", "100 s (of other jobs)"],
+        ["Makespan", "3.33 min", "100 s (same over the 1 job that ends in both)"],
+        ["Mean turnaround", "2.5 min", "100 s (same over the 1 job that ends in both)"],
     ]
+
+
+def test_runs_that_leave_other_jobs_are_compared_over_those_that_end_in_both():
+    # the short one waits for ever under the one, the long one under the other
+    long = result(ran("a", 0, 0, 100), ran("b", 0, 0, 900), ran("c", 0, None, None, state="pending"))
+    short = result(ran("a", 0, 0, 110), ran("b", 0, None, None, state="pending"), ran("c", 0, 0, 10))
+    found = {row[0]: row[2] for row in rows(comparison.metrics({"long": long, "short": short}))}
+    assert found["Jobs that never end"] == "1 (same)"
+    # a mean of 60 s is no gain over one of 500 s
+    assert found["Mean turnaround"] == "60 s (+10.0 %, worse over the 1 job that ends in both)"
+    other = result(ran("a", 0, None, None), ran("b", 0, 0, 1), ran("c", 0, 0, 10))
+    only = result(ran("a", 0, 0, 1), ran("b", 0, None, None), ran("c", 0, None, None))
+    found = {row[0]: row[2] for row in rows(comparison.metrics({"only": only, "other": other}))}
+    assert found["Mean turnaround"] == "5.5 s (of other jobs)"
 
 
 def test_large_numbers_are_written_out():

@@ -139,6 +139,16 @@ def test_a_run_that_is_missing_leaves_its_row_and_gain_open(forecast):
 def test_a_gain_is_of_the_same_jobs(forecast):
     runs = tuple(replace(run, end_s=None) if run.id == "j-2" else run for run in forecast.runs.runs)
     stuck = replace(forecast.runs, runs=runs)
+    # as many end, but others
+    runs = tuple(replace(run, end_s=None) if run.id == "j-1" else run for run in forecast.chosen.runs)
+    other = replace(forecast.chosen, runs=runs)
+    told = replace(forecast, runs=stuck, chosen=other).gain()
+    assert told == "none that can be told: no job ends in both"
+    third = replace(runs[0], id="j-3", end_s=150.0)
+    both = replace(forecast, runs=replace(stuck, runs=(*stuck.runs, third)))
+    both = replace(both, chosen=replace(other, runs=(*runs, replace(third, end_s=140.0))))
+    told = "mean turnaround 10 s earlier, the last end 10 s earlier, over the 1 job that ends in both"
+    assert both.gain() == told
     assert replace(forecast, runs=stuck).gain() == "1 job more ends"
     assert replace(forecast, chosen=stuck).gain() == "1 job fewer ends"
 
@@ -153,6 +163,7 @@ def test_the_browser_is_told_of_both_rows_in_small_pieces_and_again_when_it_asks
     assert [(one["title"], one["policy"], one["known"]) for one in head["lanes"]] == [
         ("as it runs", "fcfs", True),
         ("as chosen", "pwma-fpsma", True),
+    assert [one["left"] for one in head["lanes"]] == [0, 0]
     ]
     assert (head["from"], head["end"]) == (100.0, pytest.approx(210.0))
     names = [event[1] for event in part._events.all if event[0] == "job"]
@@ -167,6 +178,12 @@ def test_the_browser_is_told_of_both_rows_in_small_pieces_and_again_when_it_asks
     part.heard(now())
     assert not any("lanes" in one for one in sent), "said once"
     part._asked({"ask": "all"}, lambda job: None)
+    stuck = tuple(replace(run, end_s=None) if run.id == "j-2" else run for run in forecast.runs.runs)
+    part.predict(replace(forecast, runs=replace(forecast.runs, runs=stuck)))
+    part.heard(now())
+    (head,) = [one for one in sent if "lanes" in one]
+    assert [one["left"] for one in head["lanes"]] == [1, 0], "not all end"
+    sent.clear()
     assert head in sent
     sent.clear()
     part.predict(replace(forecast, stale="applied since"))

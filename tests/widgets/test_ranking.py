@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 
 import pytest
 from panel_states import ASSUMED_S, FCFS, MALLEABLE, ROWS, STATE, job
@@ -12,6 +13,7 @@ from dask_hpc.sim import what_if as sim
 from dask_hpc.sim.what_if import simulate_from
 from dask_hpc_policies import registry
 from dask_hpc_policies.codec import encode
+from dask_hpc_policies.metrics import JobRun
 from dask_hpc_policies.model import ClusterSnapshot
 from dask_hpc_policies.power.view import PowerView
 from dask_hpc_widgets.base.background import Cancelled
@@ -76,6 +78,52 @@ def test_who_has_a_job_wait_for_ever_is_not_best_by_the_times_of_the_others():
     assert present.unended("job:j-1") == 0
 
 
+def leaving(tried, **ends):
+    """What was tried, with jobs that end so many seconds after the state, or never."""
+    after = tried.result.from_s
+    runs = [
+        JobRun(id=id, submit_s=after, start_s=after, end_s=None if end_s is None else after + end_s)
+        for id, end_s in ends.items()
+    ]
+    return replace(tried, result=replace(tried.result, runs=tuple(runs)))
+
+
+def test_those_that_leave_other_jobs_rank_by_the_jobs_that_end_under_all_of_them():
+    made = try_all(STATE, ROWS, FCFS, ASSUMED_S)
+    present, first, second = made.tried[:3]
+    present = leaving(present, a=20, b=None, c=100)
+    # a mean of 60 s as it runs, of 17.5 s here: the long one is not in it, and the other ends later
+    found = replace(made, tried=(present, leaving(first, a=30, b=5, c=None)), count=2)
+    assert found.ranked("mean_turnaround_s") == [(found.tried[0], 20.0), (found.tried[1], 30.0)]
+    assert found.best("mean_turnaround_s") is None
+    html = found.html("mean_turnaround_s", "x")
+    assert "30 s over the 1 job that all of these end; 1 job of then never ends" in html
+    assert "10 s later" in html
+    # who leaves none is first, whatever the others take
+    found = replace(found, tried=(*found.tried, leaving(second, a=500, b=500, c=500)))
+    assert found.best("mean_turnaround_s") is found.tried[2]
+    assert [one for one, _ in found.ranked("makespan_s")] == [found.tried[i] for i in (2, 0, 1)]
+    assert "8.33 min</td>" in found.html("mean_turnaround_s", "x"), "of all jobs"
+
+
+def test_a_job_that_never_ends_under_a_policy_is_in_the_table_and_last():
+    made = try_all(STATE, ROWS, FCFS, ASSUMED_S)
+    present, first = made.tried[:2]
+    found = replace(made, tried=(leaving(present, a=None), leaving(first, a=7)), count=2)
+    assert [value for _, value in found.ranked("job:a")] == [7.0, inf]
+    assert found.best("job:a") is found.tried[1]
+    html = found.html("job:a", "End of a")
+    assert ">never<" in html
+    assert ">ends<" in html
+    found = replace(made, tried=(leaving(present, a=7), leaving(first, a=None)), count=2)
+    assert found.best("job:a") is None
+    assert ">never ends<" in found.html("job:a", "End of a")
+    found = replace(made, tried=(leaving(present, a=None), leaving(first, a=None)), count=2)
+    assert found.best("job:a") is None
+    assert found.best("makespan_s") is None
+    assert "no job ends under all of these; 1 job of then never ends" in found.html("makespan_s", "x")
+
+
 def test_energy_is_a_goal_where_the_state_says_what_nodes_draw():
     assert try_all(STATE, ROWS, FCFS, ASSUMED_S).ranked("energy_j") == []
     power = encode(PowerView(idle_w=50.0, busy_w=120.0))
@@ -103,6 +151,31 @@ def test_one_that_fails_is_named_and_the_others_rank(monkeypatch):
     assert "easy cannot be run from here: ZeroDivisionError: by &lt;zero&gt;." in found.html(
         "makespan_s", "x"
     )
+
+
+def test_one_that_cannot_be_made_is_named_and_the_others_rank(monkeypatch):
+    create = registry.create
+
+    def failing(spec, **more):
+        if spec == "easy":
+            raise ZeroDivisionError("by <zero>")
+        return create(spec, **more)
+
+    monkeypatch.setattr(registry, "create", failing)
+    found = try_all(STATE, ROWS, FCFS, ASSUMED_S)
+    assert len(found.tried) == found.count == len(registry.names())
+    html = found.html("makespan_s", "x")
+    assert "easy cannot be run from here: ZeroDivisionError: by &lt;zero&gt;." in html
+    assert len(found.ranked("makespan_s")) == len(registry.names()) - 1
+    assert "not tried" not in html
+
+
+def test_plain_work_is_said_to_be_left_out():
+    plain = replace(job(9, 1, 1, 1, 7), id="default-9", is_default=True)
+    found = try_all(replace(STATE, jobs=(*STATE.jobs, plain)), ROWS, FCFS, ASSUMED_S)
+    said = "Plain work (no job) is left out, with the 1 node that it uses: 7 tasks of it are left."
+    assert said in found.html("makespan_s", "x")
+    assert said in found.what_if(found.best("job:j-2")).html()
 
 
 def test_it_is_told_how_far_it_is_and_what_was_found_stays_when_it_is_stopped():

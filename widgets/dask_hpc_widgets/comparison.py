@@ -5,13 +5,21 @@ Rules of the file: pure; results in, markup out. A difference is a number and a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Any
 
 from dask_hpc.report.looks import looks
-from dask_hpc_policies.metrics import JobRun, unended
+from dask_hpc_policies.metrics import (
+    JobRun,
+    ended_in_all,
+    makespan_s,
+    mean_bounded_slowdown,
+    mean_turnaround_s,
+    mean_wait_s,
+    unended,
+)
 from dask_hpc_policies.wording import counted
 from dask_hpc_widgets.base import markup
 from dask_hpc_widgets.base.markup import Column, Markup
@@ -38,8 +46,8 @@ class _Metric:
     is_share: bool = False
     #: What is said of a value that is many times the first: so many times as long.
     times: str = "times as long"
-    #: Whether it is of the jobs that end alone: not to be compared where others do.
-    of_ended: bool = False
+    #: Of one that is about jobs that end: the same over some of the jobs, to compare where others end.
+    over: Callable[[Iterable[JobRun]], float | None] | None = None
 
 
 def _share(value: float) -> str:
@@ -54,10 +62,16 @@ def _number(value: float) -> str:
 _UNENDED = "unended"
 _METRICS = (
     _Metric(_UNENDED, "Jobs that never end", _number),
-    _Metric("makespan_s", "Makespan", markup.seconds, of_ended=True),
-    _Metric("mean_turnaround_s", "Mean turnaround", markup.seconds, of_ended=True),
-    _Metric("mean_wait_s", "Mean wait", markup.seconds, of_ended=True),
-    _Metric("mean_bounded_slowdown", "Mean bounded slowdown", _number, times="times as much", of_ended=True),
+    _Metric("makespan_s", "Makespan", markup.seconds, over=makespan_s),
+    _Metric("mean_turnaround_s", "Mean turnaround", markup.seconds, over=mean_turnaround_s),
+    _Metric("mean_wait_s", "Mean wait", markup.seconds, over=mean_wait_s),
+    _Metric(
+        "mean_bounded_slowdown",
+        "Mean bounded slowdown",
+        _number,
+        times="times as much",
+        over=mean_bounded_slowdown,
+    ),
     _Metric("utilization", "Utilization", _share, less_is_better=False, is_share=True),
     _Metric("expansions", "Expansions", _number, less_is_better=None),
     _Metric("shrinks", "Shrinks", _number, less_is_better=None),
@@ -67,19 +81,20 @@ _METRICS = (
 def metrics(runs: Mapping[str, Result]) -> Markup:
     """A table with a row a metric and a column a run, by title.
 
-    Each column but the first says how it differs from the first.
+    Each column but the first says how it differs from the first: where other jobs end, over those that end in
+    both.
     """
-    titles = list(runs)
-    left = [unended(result.runs) for result in runs.values()]
+    titles, results = list(runs), list(runs.values())
+    left = [unended(result.runs) for result in results]
     found = [
         {**result.metrics(jobs=False), **({_UNENDED: count} if any(left) else {})}
-        for result, count in zip(runs.values(), left, strict=True)
+        for result, count in zip(results, left, strict=True)
     ]
     columns: list[Column] = [("Metric", False), *((title, True) for title in titles)]
     rows = [
         [
             one.label,
-            *(_cell(one, found[0], column) for column in found),
+            *(_cell(one, found, results, place) for place in range(len(results))),
         ]
         for one in _METRICS
         if any(column.get(one.key) is not None for column in found)
@@ -87,16 +102,26 @@ def metrics(runs: Mapping[str, Result]) -> Markup:
     return markup.table(columns, rows, f"Metrics of {', '.join(titles)}")
 
 
-def _cell(one: _Metric, before: Mapping[str, Any], here: Mapping[str, Any]) -> str:
-    first, value = before.get(one.key), here.get(one.key)
+def _cell(one: _Metric, found: Sequence[Mapping[str, Any]], results: Sequence[Result], place: int) -> str:
+    first, value = found[0].get(one.key), found[place].get(one.key)
     if value is None:
         return "n/a"
     text = one.text(value)
-    if here is before or first is None:
+    if not place or first is None:
         return text
-    same = not one.of_ended or before.get(_UNENDED) == here.get(_UNENDED)
-    told = _difference(one, first, value) if same else "of other jobs"
+    told = _difference(one, first, value)
+    if one.over is not None:
+        both = [results[at].runs for at in (0, place)]
+        common = ended_in_all(both)
+        if len(common[0]) < len(both[0]):
+            over = [one.over(runs) for runs in common]
+            told = "of other jobs" if None in over else f"{_difference(one, *over)} {in_both(len(common[0]))}"
     return Markup("{} {}").format(text, markup.element("span", f"({told})"))
+
+
+def in_both(jobs: int) -> str:
+    """What two runs are compared over where some jobs do not end in either."""
+    return f"over the {counted(jobs, 'job')} that end{'s' * (jobs == 1)} in both"
 
 
 def _difference(one: _Metric, first: float, value: float) -> str:

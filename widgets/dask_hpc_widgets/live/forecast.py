@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 from dask_hpc.report.looks import printable
 from dask_hpc.report.spans import Spans, packed
 from dask_hpc_policies.decision import ReasonCode
-from dask_hpc_policies.metrics import unended
+from dask_hpc_policies.metrics import ended_in_all, makespan_s, mean_turnaround_s, unended
 from dask_hpc_policies.model import NodeView
 from dask_hpc_policies.wording import counted
+from dask_hpc_widgets import comparison
 from dask_hpc_widgets.base import markup
 from dask_hpc_widgets.views import Picture
 
@@ -71,18 +72,22 @@ class Forecast:
         """What applying the chosen policy would change, in words; empty: not known."""
         if self.runs is None or self.chosen is None:
             return ""
-        if more := unended(self.runs.runs) - unended(self.chosen.runs):
+        both = (self.runs.runs, self.chosen.runs)
+        if more := unended(both[0]) - unended(both[1]):
             # the times of those that end are of other jobs then
             return more_end(more)
-        before, after = (run.metrics(jobs=False) for run in (self.runs, self.chosen))
+        common = ended_in_all(both)
+        part = "" if len(common[0]) == len(both[0]) else f", {comparison.in_both(len(common[0]))}"
+        if not common[0]:
+            return "none that can be told: no job ends in both"
         told = []
-        for key, what in (("mean_turnaround_s", "mean turnaround"), ("makespan_s", "the last end")):
-            first, then = before.get(key), after.get(key)
-            if first is None or then is None or abs(then - first) <= _SAME * max(first, then):
+        for of, what in ((mean_turnaround_s, "mean turnaround"), (makespan_s, "the last end")):
+            first, then = (of(runs) or 0.0 for runs in common)
+            if abs(then - first) <= _SAME * max(first, then):
                 continue
             word = "earlier" if then < first else "later"
             told.append(f"{what} {markup.seconds(abs(then - first))} {word}")
-        return ", ".join(told) or "none: both end alike"
+        return (", ".join(told) or "none: both end alike") + part
 
 
 def more_end(count: int) -> str:

@@ -6,13 +6,14 @@ cluster. A policy that cannot be run from there is named with the reason and ran
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from dask_hpc.errors import WorkloadError
 from dask_hpc_policies import registry
-from dask_hpc_policies.metrics import unended
+from dask_hpc_policies.metrics import JobRun, ended_in_all, makespan_s, mean_turnaround_s, unended
 from dask_hpc_policies.model import ClusterSnapshot
 from dask_hpc_policies.power.view import seen
 from dask_hpc_policies.wording import counted
@@ -21,7 +22,7 @@ from dask_hpc_widgets.base.background import Cancelled
 from dask_hpc_widgets.base.markup import Markup
 from dask_hpc_widgets.forms.model import is_custom, title
 from dask_hpc_widgets.live.forecast import more_end
-from dask_hpc_widgets.live.what_if import Progress, WhatIf, picture_of
+from dask_hpc_widgets.live.what_if import Progress, WhatIf, left_out, picture_of
 
 if TYPE_CHECKING:
     from dask_hpc.sim.learned import Knowledge
@@ -34,6 +35,11 @@ GOALS = (("Mean turnaround", "mean_turnaround_s"), ("Last end", "makespan_s"))
 ENERGY = ("Energy", "energy_j")
 #: How the goal of one job begins; its id follows.
 JOB = "job:"
+#: How goals that are about the jobs that end come to their values, over any of these.
+_OVER: Mapping[str, Callable[[Iterable[JobRun]], float | None]] = {
+    "mean_turnaround_s": mean_turnaround_s,
+    "makespan_s": makespan_s,
+}
 #: Differences below this part of a value are none.
 _SAME = 0.005
 
@@ -50,14 +56,19 @@ class Tried:
     failure: str = ""
 
     def value(self, goal: str) -> float | None:
-        """What it comes to by a goal, in seconds or joules; None: not known, or the job does not end."""
+        """What it comes to by a goal, in seconds or joules; None: not known; inf: nothing of it ends."""
         if self.result is None:
             return None
+        if goal in _OVER:
+            found = _OVER[goal](self.result.runs)
+            return inf if found is None else found
         if not goal.startswith(JOB):
-            found: float | None = self.result.metrics(jobs=False).get(goal)
-            return found
+            told: float | None = self.result.metrics(jobs=False).get(goal)
+            return told
         run = next((one for one in self.result.runs if one.id == goal.removeprefix(JOB)), None)
-        return None if run is None or run.end_s is None else run.end_s - (self.result.from_s or 0.0)
+        if run is None:
+            return None
+        return inf if run.end_s is None else run.end_s - (self.result.from_s or 0.0)
 
     def unended(self, goal: str) -> int:
         """Jobs that do not end and that the goal is about: all, or, of the goal of one job, none."""
@@ -78,38 +89,69 @@ class Ranking:
     def ranked(self, goal: str) -> list[tuple[Tried, float]]:
         """Policies with what they come to by `goal`, the best first; of equal ones the one that runs.
 
-        Under whom more jobs end is better: who leaves some to wait for ever has the others end sooner.
+        Under whom more jobs end is better: who leaves some to wait for ever has the others end sooner. Those
+        under whom as many end are compared over the jobs that end under all of them.
         """
-        found = [(one, value) for one in self.tried if (value := one.value(goal)) is not None]
-        return sorted(found, key=lambda pair: (pair[0].unended(goal), round(pair[1], 6), not pair[0].runs))
+        found: list[tuple[Tried, float]] = []
+        for group in self._groups(goal):
+            values = [one.value(goal) for one in group]
+            if goal in _OVER:
+                values = [_OVER[goal](runs) for runs in _common(group)]
+            pairs = [(one, inf if value is None else value) for one, value in zip(group, values, strict=True)]
+            found += sorted(pairs, key=lambda pair: (round(pair[1], 6), not pair[0].runs))
+        return found
+
+    def _groups(self, goal: str) -> list[list[Tried]]:
+        """Policies of which it is known what they come to, by how many jobs do not end, the fewest first."""
+        groups: dict[int, list[Tried]] = {}
+        for one in self.tried:
+            if one.value(goal) is not None:
+                groups.setdefault(one.unended(goal), []).append(one)
+        return [groups[left] for left in sorted(groups)]
 
     def best(self, goal: str) -> Tried | None:
         """What to choose instead of what runs; None when nothing is better."""
-        ranked = self.ranked(goal)
-        if not ranked:
-            return None
-        first, least = ranked[0]
-        runs, present = next((pair for pair in ranked if pair[0].runs), (None, None))
-        if runs is not None and runs.unended(goal) > first.unended(goal):
-            return first
-        return None if present is not None and present - least <= _SAME * present else first
+        every = self.ranked(goal)
+        ranked = [pair for pair in every if pair[1] < inf]
+        runs, present = next((pair for pair in every if pair[0].runs), (None, inf))
+        if not ranked or runs is None or runs.unended(goal) > ranked[0][0].unended(goal):
+            return ranked[0][0] if ranked else None
+        first, least = next((pair for pair in ranked if _compare(goal, pair[0], runs)), (None, inf))
+        return None if present < inf and present - least <= _SAME * present else first
 
     def what_if(self, chosen: Tried) -> WhatIf:
         """What `chosen` comes to beside what runs, as *Simulate* shows it."""
         runs = {f"{one.name}, as it runs": one.result for one in self.tried if one.runs and one.result}
         assert chosen.result is not None, "only what has a result ranks"
         runs[f"{chosen.name}, as chosen"] = chosen.result
-        return WhatIf(runs=runs, knowledge=self.knowledge, forecast=picture_of(runs, self.view))
+        return WhatIf(
+            runs=runs,
+            knowledge=self.knowledge,
+            forecast=picture_of(runs, self.view),
+            notes=tuple(left_out(self.view)),
+        )
+
+    def _over(self, goal: str) -> dict[str, str]:
+        """Of policies that are compared over some of their jobs that end alone: over how many, by name."""
+        told = {}
+        for group in self._groups(goal) if goal in _OVER else ():
+            jobs = len(_common(group)[0])
+            for one in group:
+                if jobs and one.result is not None and jobs < len(ended_in_all([one.result.runs])[0]):
+                    told[one.name] = f" over the {counted(jobs, 'job')} that all of these end"
+        return told
 
     def html(self, goal: str, label: str) -> Markup:
         """A table, the best first, each beside what runs."""
         ranked = self.ranked(goal)
         present = next((pair for pair in ranked if pair[0].runs), None)
+        over = self._over(goal)
         columns = (("Rank", True), ("Policies", False), (label, True), ("Beside what runs", False))
         rows: list[list[str]] = []
         for place, (one, value) in enumerate(ranked, 1):
             name = f"{one.name}, as it runs" if one.runs else one.name
-            text, left = _text(goal, value), one.unended(goal)
+            text = _text(goal, value) + over.get(one.name, "")
+            left = one.unended(goal)
             text += f"; {counted(left, 'job')} of then never end{'s' * (left == 1)}" if left else ""
             if rows and rows[-1][2] == text:
                 # many do the same from here: they share a row
@@ -126,7 +168,7 @@ class Ranking:
         return Markup().join(
             [
                 markup.table(columns, rows, f"Policies by {label.lower()}"),
-                *(markup.soft(text) for text in (guess, stopped, *failed) if text),
+                *(markup.soft(text) for text in (guess, stopped, *failed, *left_out(self.view)) if text),
             ]
         )
 
@@ -165,11 +207,19 @@ def try_all(
     specs: list[tuple[str, bool, Mapping[str, Any]]] = []
     if not is_custom(present):
         specs.append((title(present), True, present))
-    defaults = {name: registry.spec_of(registry.create(name)) for name in registry.names()}
-    specs += [(name, False, spec) for name, spec in defaults.items() if spec != present]
-    jobs, power = max(1, len(knowledge)), _power(view)
     tried: list[Tried] = []
-    ranking = Ranking(knowledge=knowledge, count=len(specs), view=view)
+    broken: list[Tried] = []
+    for name in registry.names():
+        try:
+            spec = registry.spec_of(registry.create(name))
+        except Exception as error:
+            # it may be anybody's code
+            broken.append(Tried(name=name, runs=False, result=None, failure=_said(error)))
+            continue
+        if spec != present:
+            specs.append((name, False, spec))
+    jobs, power = max(1, len(knowledge)), _power(view)
+    ranking = Ranking(knowledge=knowledge, count=len(specs) + len(broken), view=view)
     for place, (name, runs, spec) in enumerate(specs):
 
         def told(ended: int, place: int = place) -> None:
@@ -182,13 +232,16 @@ def try_all(
         except (Cancelled, WorkloadError):
             raise
         except Exception as error:
-            # a policy may be anybody's code
-            failure = f"{type(error).__name__}: {error}"
+            failure = _said(error)
         tried.append(Tried(name=name, runs=runs, result=result, failure=failure))
-        ranking = Ranking(tried=tuple(tried), knowledge=knowledge, count=len(specs), view=view)
+        ranking = replace(ranking, tried=(*tried, *broken))
         found(ranking)
     progress(1.0)
     return ranking
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def _power(view: ClusterSnapshot) -> NodePower | None:
@@ -199,7 +252,22 @@ def _power(view: ClusterSnapshot) -> NodePower | None:
     return NodePower(idle_w=told.idle_w, busy_w=told.busy_w) if told is not None and told.busy_w else None
 
 
+def _common(group: Sequence[Tried]) -> tuple[tuple[JobRun, ...], ...]:
+    """Of each the jobs that end under all of them."""
+    return ended_in_all(one.result.runs for one in group if one.result is not None)
+
+
+def _compare(goal: str, one: Tried, other: Tried) -> bool:
+    """Whether what both come to can be compared: energy is that of a run, so where the same jobs end."""
+    if goal != ENERGY[1] or one.result is None or other.result is None:
+        return True
+    ended = [{run.id for run in ended_in_all([runs])[0]} for runs in (one.result.runs, other.result.runs)]
+    return ended[0] == ended[1]
+
+
 def _text(goal: str, value: float) -> str:
+    if value == inf:
+        return "never" if goal.startswith(JOB) else "no job ends under all of these"
     if goal != ENERGY[1]:
         return markup.seconds(value)
     return f"{value / 3.6e6:.3g} kWh" if value >= 3.6e5 else f"{value / 1000:.3g} kJ"
@@ -209,6 +277,10 @@ def _beside(goal: str, here: tuple[Tried, float], runs: tuple[Tried, float]) -> 
     (one, value), (other, present) = here, runs
     if more := other.unended(goal) - one.unended(goal):
         return more_end(more)
+    if not _compare(goal, one, other):
+        return "of other jobs"
+    if inf in (value, present):
+        return "same" if value == present else "never ends" if value == inf else "ends"
     if abs(value - present) <= _SAME * max(value, present):
         return "same"
     words = ("less", "more") if goal == ENERGY[1] else ("sooner", "later")

@@ -18,6 +18,7 @@ from dask_hpc.report.picture import TimelinePicture
 from dask_hpc.report.spans import Mark, ends_of
 from dask_hpc.report.timeline import build_timeline
 from dask_hpc.trace.records import Other, Record, decode_line
+from dask_hpc_policies.metrics import unended
 from dask_hpc_widgets.base import controls as widgets
 from dask_hpc_widgets.base.drawn import AnyWidget, drawn
 from dask_hpc_widgets.base.markup import Markup
@@ -143,6 +144,7 @@ class TimelinePart:
                         "title": name,
                         "policy": printable(run.policy["policy"]) if run else "",
                         "known": run is not None,
+                        "left": unended(run.runs) if run else 0,
                     }
                     for name, run in forecast.lanes
                 ],

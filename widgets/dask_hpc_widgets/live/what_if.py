@@ -98,13 +98,7 @@ def what_if(
     from dask_hpc.sim.what_if import simulate_from, unknowns
 
     learned, knowledge = learn(view, rows, assumed_s)
-    notes = []
-    plain = next((job for job in view.jobs if job.is_default), None)
-    if plain is not None:
-        notes.append(
-            f"Plain work (no job) is left out, with the {counted(plain.nodes)} that it uses: "
-            f"{counted(plain.unfinished_tasks, 'task')} of it are left."
-        )
+    notes = left_out(view)
     specs = {}
     if is_custom(present):
         notes.append(f"{title(present)} is known to the cluster alone: it cannot be simulated here.")
@@ -148,6 +142,16 @@ def what_if(
         notes=tuple(notes),
         waiting=tuple(waiting),
     )
+
+
+def left_out(view: ClusterSnapshot) -> list[str]:
+    """What no run from the state `view` has in it, in sentences."""
+    return [
+        f"Plain work (no job) is left out, with the {counted(plain.nodes)} that it uses: "
+        f"{counted(plain.unfinished_tasks, 'task')} of it are left."
+        for plain in view.jobs
+        if plain.is_default
+    ]
 
 
 def picture_of(runs: Mapping[str, Result], view: ClusterSnapshot) -> Forecast:

@@ -162,7 +162,8 @@ function toldLanes(state) {
     const end = one.spans.reduce((most, span) => Math.max(most, span.end), state.from);
     const ends = one === state.lanes[0] ? state.jobs.map((_, job) => [toldEnd(state, job), job]).filter(([told]) => told) : [];
     const each = ends.slice(0, 8).map(([told, job]) => `, ${called(state, job)} ${told}`).join("");
-    return `${one.title} (${one.policy}) all jobs of then end ${when(state, end)}${each}`;
+    const who = one.left ? `${one.left} of the jobs of then never end, the others end` : "all jobs of then end";
+    return `${one.title} (${one.policy}) ${who} ${when(state, end)}${each}`;
   });
   const stale = state.stale ? ` Stale: ${state.stale}.` : "";
   return ` Predicted ${when(state, state.from)}: ${lanes.join("; ")}.${stale}`;
