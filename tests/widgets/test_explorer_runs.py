@@ -154,13 +154,33 @@ def test_errors_name_fields_and_not_options_of_the_command_line(explorer, tmp_pa
     assert "--" not in text(explorer.says.value)
 
 
-def test_a_policy_that_fails_says_how(explorer, monkeypatch):
-    def fails(*_, **__):
-        raise KeyError("boom")
+def test_a_policy_that_fails_is_named_in_a_row_and_the_results_of_the_others_are_kept(
+    explorer, monkeypatch, tmp_path
+):
+    def fails(workload, spec, **more):
+        if spec["policy"] in failing:
+            raise KeyError(EVIL)
+        return simulate(workload, spec, **more)
 
     monkeypatch.setattr(exploration, "simulate", fails)
+    failing = ("fcfs",)
     explorer.run.click()
-    assert text(explorer.says.value) == "Error: not run: KeyError: 'boom'"
+    assert text(explorer.says.value) == f"Done. Error: fcfs failed: KeyError: {EVIL!r}"
+    said = text(explorer.results.value)
+    assert f"Policy Failed, and is not compared fcfs KeyError: {EVIL!r}" in said
+    assert "The measure of the others is easy." in said
+    assert "Mean wait 3 s" in said
+    assert "not run to the end" not in said
+    assert EVIL not in explorer.results.value
+    explorer.path.value = str(tmp_path / "found.json")
+    explorer.save.click()
+    saved = json.loads((tmp_path / "found.json").read_text())
+    assert [run["label"] for run in saved["runs"]] == ["easy"]
+    assert saved["failures"] == {"fcfs": f"KeyError: {EVIL!r}"}
+    failing = ("fcfs", "easy")
+    explorer.run.click()
+    assert text(explorer.says.value).startswith("No policy could be run. Error: fcfs failed: ")
+    assert "easy KeyError" in text(explorer.results.value)
 
 
 def test_results_of_other_choices_are_said_to_be_old(explorer):

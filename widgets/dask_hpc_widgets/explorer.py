@@ -235,7 +235,9 @@ class Explorer(widgets.VBox):  # type: ignore[misc]
                 return
             parts.append(outcome)
             self._show_part()
-            _set(self.says, _status("Done."))
+            failed = [f"{name} failed: {error}" for name, error in outcome.failures.items()]
+            said = "Done." if outcome.runs else "No policy could be run."
+            _set(self.says, _status(said, *map(markup.alert, failed)))
 
         self._show_work()
         self._begin(lambda progress: exploration.run(plan, progress, parts.append), progressed, ended)
@@ -325,9 +327,9 @@ def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _status(text: str) -> str:
-    """A sentence that is read out when it appears."""
-    return markup.part(markup.status(text))
+def _status(*pieces: str) -> str:
+    """Sentences that are read out when they appear."""
+    return markup.part(markup.status(*pieces))
 
 
 def _heading(text: str) -> str:

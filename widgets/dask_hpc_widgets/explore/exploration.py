@@ -15,6 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from dask_hpc.errors import WorkloadError
 from dask_hpc.sim import Options, Result, Workload, simulate
 from dask_hpc.sim.model.machine import Machine
 from dask_hpc.sim.results.series import utilization
@@ -23,6 +24,7 @@ from dask_hpc_policies import registry
 from dask_hpc_policies.wording import counted
 from dask_hpc_widgets import comparison
 from dask_hpc_widgets.base import markup
+from dask_hpc_widgets.base.background import Cancelled
 from dask_hpc_widgets.base.markup import Markup
 from dask_hpc_widgets.forms.workload_model import GENERATORS, SETTINGS
 
@@ -45,17 +47,23 @@ class Explored:
     """What came of a plan."""
 
     plan: Plan
-    #: Runs by the title of their policy; fewer than there are policies when it was stopped.
+    #: Runs by the title of their policy; fewer than there are policies when it was stopped, or some failed.
     runs: Mapping[str, Result]
+    #: Of policies that failed, their errors.
+    failures: Mapping[str, str]
     #: All of it.
     html: Markup
 
     def to_json(self) -> dict[str, Any]:
-        """The runs as plain JSON data, as ``dask hpc compare --json`` prints them, with their jobs."""
+        """The runs as plain JSON data, as ``dask hpc compare --json`` prints them, with their jobs.
+
+        Policies that failed are named with their errors under ``failures``; without any there is no such key.
+        """
         return {
             "schema": 1,
             "kind": "comparison",
             "runs": [{"label": label, **result.to_json()} for label, result in self.runs.items()],
+            **({"failures": dict(self.failures)} if self.failures else {}),
         }
 
 
@@ -76,25 +84,31 @@ def run(
 ) -> Explored:
     """Read or generate the workload and run every policy on it; `found` is given what there is after each.
 
+    A policy is anybody's code: one that fails is named with its error, and the others are run.
+
     Raises
     ------
     WorkloadError
         When the workload cannot be read or a job of it cannot run; no policy has run then.
-    SimulationError
-        When a policy goes round in circles.
     """
     workload, machine = prepare(**plan.workload)
     options = Options(seed=plan.workload["seed"])
     runs: dict[str, Result] = {}
-    for name, spec in plan.policies.items():
-        done = len(runs)
+    failures: dict[str, str] = {}
+    for place, (name, spec) in enumerate(plan.policies.items()):
 
-        def told(ended: int, done: int = done) -> None:
+        def told(ended: int, done: int = place) -> None:
             progress((done + min(1.0, ended / len(workload.jobs))) / len(plan.policies))
 
         told(0)
-        runs[name] = simulate(workload, spec, machine=machine, options=options, progress=told)
-        outcome = Explored(plan=plan, runs=dict(runs), html=_html(runs, list(plan.policies)[len(runs) :]))
+        try:
+            runs[name] = simulate(workload, spec, machine=machine, options=options, progress=told)
+        except (Cancelled, WorkloadError):
+            raise
+        except Exception as error:
+            failures[name] = f"{type(error).__name__}: {error}"
+        html = _html(about(workload, machine), tuple(plan.policies), runs, failures)
+        outcome = Explored(plan=plan, runs=dict(runs), failures=dict(failures), html=html)
         found(outcome)
     progress(1.0)
     return outcome
@@ -161,8 +175,10 @@ def chosen(plan: Plan) -> Markup:
     return markup.table((("What", False), ("Chosen", False)), rows, "What is chosen")
 
 
-def _html(runs: Mapping[str, Result], missing: Sequence[str]) -> Markup:
-    first = next(iter(runs.values()))
+def _html(
+    workload: str, policies: Sequence[str], runs: Mapping[str, Result], failures: Mapping[str, str]
+) -> Markup:
+    missing = [name for name in policies if name not in runs and name not in failures]
     notes = comparison.any_note(list(runs.values()))
     refused = [
         f"{name}: {counted(one.counts.refused, 'action')} could not be carried out."
@@ -172,14 +188,28 @@ def _html(runs: Mapping[str, Result], missing: Sequence[str]) -> Markup:
     return Markup().join(
         [
             markup.element("h3", "Results"),
-            markup.soft(about(first.workload, first.machine)),
+            markup.soft(workload),
+            *([_failed(failures)] if failures else []),
             *([markup.soft(f"Without {', '.join(missing)}, not run to the end.")] if missing else []),
-            comparison.metrics(runs),
-            _figures(runs),
-            comparison.differing(runs) if len(runs) > 1 else Markup(),
+            *(_compared(runs, policies[0]) if runs else []),
             *map(markup.soft, [*notes, *refused]),
         ]
     )
+
+
+def _failed(failures: Mapping[str, str]) -> Markup:
+    columns = (("Policy", False), ("Failed, and is not compared", False))
+    return markup.table(columns, list(failures.items()), "Policies that failed")
+
+
+def _compared(runs: Mapping[str, Result], first: str) -> list[Markup]:
+    measure = next(iter(runs))
+    return [
+        *([] if measure == first else [markup.soft(f"The measure of the others is {measure}.")]),
+        comparison.metrics(runs),
+        _figures(runs),
+        *([comparison.differing(runs)] if len(runs) > 1 else []),
+    ]
 
 
 def _figures(runs: Mapping[str, Result]) -> Markup:
