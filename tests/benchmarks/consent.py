@@ -3,9 +3,10 @@
 A cluster of eight nodes, threads of this process, runs one or two malleable jobs of sleeping tasks; one to
 three others wait. A run of the first kind asks, as *Apply* in the panel does, which sizes another policy
 brings about, gives the cluster that policy, and compares once nobody is resized any more: each job that was
-named must have the size that was named, and no other may have lost a node. A run of the second kind asks why
-a job waits, does one of the things that would start it earlier (declares it anew, resizes the job that is
-named, changes the policy), and compares its start.
+named must have the size that was named, and no other may have lost a node. A run of the second kind does the
+same with a job that a person takes nodes of, as *Resize job* asks; the policy that decides may give that job
+some back. A run of the third kind asks why a job waits, does one of the things that would start it earlier
+(declares it anew, resizes the job that is named, changes the policy), and compares its start.
 """
 
 from __future__ import annotations
@@ -93,6 +94,21 @@ class Jobs:
         ids = {job.id for job in self.handles}
         return {one["id"]: one for one in self._runtime.jobs() if one["id"] in ids}
 
+    def at_rest(self) -> dict[str, dict[str, Any]]:
+        """The same once nobody is resized any more."""
+        quiet, last = 0, None
+
+        def rests() -> bool:
+            nonlocal quiet, last
+            sizes = {id: (one["nodes"], one["target_nodes"], one["state"]) for id, one in self.rows().items()}
+            settled = all(target in (None, nodes) for nodes, target, _ in sizes.values())
+            quiet = quiet + 1 if settled and sizes == last else 0
+            last = sizes
+            return quiet >= _REST_POLLS
+
+        until(rests)
+        return self.rows()
+
     def cancel(self) -> None:
         """End all of them, and wait until they have."""
         for job in self.handles:
@@ -122,18 +138,7 @@ def consent(client: Client, runtime: Any, seed: int) -> Said | None:
         jobs.cancel()
         return None
     runtime.update(policy=chosen)
-    quiet, last = 0, None
-
-    def rests() -> bool:
-        nonlocal quiet, last
-        sizes = {id: (one["nodes"], one["target_nodes"], one["state"]) for id, one in jobs.rows().items()}
-        settled = all(target in (None, nodes) for nodes, target, _ in sizes.values())
-        quiet = quiet + 1 if settled and sizes == last else 0
-        last = sizes
-        return quiet >= _REST_POLLS
-
-    until(rests)
-    after = jobs.rows()
+    after = jobs.at_rest()
     jobs.cancel()
     named = {loss.job: loss.nodes for loss in found.takes}
     came = {id: one["nodes"] for id, one in after.items()}
@@ -144,6 +149,36 @@ def consent(client: Client, runtime: Any, seed: int) -> Said | None:
         said=", ".join(f"{before[id]['name']} {nodes}" for id, nodes in named.items()),
         came=", ".join(f"{before[id]['name']} {came[id]}" for id in sorted({*named, *lost})),
         held=all(came[id] == nodes for id, nodes in named.items()) and lost <= set(named),
+    )
+
+
+def resized(client: Client, runtime: Any, seed: int) -> Said | None:
+    """Ask what it does to take nodes of a job, do it, compare; None: no job has any to spare."""
+    chance = random.Random(seed)
+    present = runtime.update(policy=chance.choice(PRESENT))["policy"]
+    jobs = Jobs(runtime, client, seed, LONG_S)
+    before = jobs.rows()
+    spare = [one for one in before.values() if one["nodes"] > one["min_nodes"] and one["kind"] == "malleable"]
+    if not spare:
+        jobs.cancel()
+        return None
+    job = chance.choice(spare)
+    nodes = chance.randint(job["min_nodes"], job["nodes"] - 1)
+    found = effect(present, runtime.snapshot(), runtime.jobs(), resize=(job["id"], nodes))
+    answer = runtime.find(job["id"]).resize(nodes)
+    assert answer["result"] == "done", answer
+    after = jobs.at_rest()
+    jobs.cancel()
+    named = {loss.job: loss.nodes for loss in found.takes}
+    came = {id: one["nodes"] for id, one in after.items()}
+    lost = {id for id, one in before.items() if came[id] < one["nodes"]}
+    kept = all(came[id] in (size, before[id]["nodes"]) for id, size in named.items())
+    return Said(
+        seed=seed,
+        what=f"{present['policy']}: {'; '.join(loss.text for loss in found.takes)}",
+        said=", ".join(f"{before[id]['name']} {size}" for id, size in named.items()),
+        came=", ".join(f"{before[id]['name']} {came[id]}" for id in sorted({*named, *lost})),
+        held=job["id"] in named and kept and lost <= set(named),
     )
 
 
@@ -206,6 +241,9 @@ def run(options: Options) -> list[Row]:
         told = {
             "consent: sizes that came otherwise than was agreed to": some(
                 runs, seed, lambda one: consent(client, runtime, one)
+            ),
+            "consent: a resize after which sizes were others than was agreed to": some(
+                runs, seed, lambda one: resized(client, runtime, one)
             ),
             "why waiting: proposals that did otherwise than was said": some(
                 runs, seed, lambda one: proposal(client, runtime, one)

@@ -35,12 +35,12 @@ def test_a_job_is_cancelled_only_after_what_is_lost_was_said_and_agreed_to(rt, p
     heat = working(rt, "heat", nodes=4, min_nodes=1, max_nodes=4)
     until(lambda: nodes(rt, heat) == 4, "it runs")
     (asked,) = page(ask="cancel", job=heat.id)
-    assert asked["confirm"] is True
+    assert asked["confirm"] == "cancel"
     assert f"Cancel heat ({heat.id})? It cannot be taken back." in asked["text"]
     assert "It gives up its 4 nodes." in asked["text"]
     assert "tasks of it will not be finished, " in asked["text"]
     (again,) = page(ask="cancel", job=heat.id, agreed="no")
-    assert again["confirm"] is True, "only a yes is one"
+    assert again["confirm"] == "cancel", "only a yes is one"
     assert rt.find(heat.id).status()["state"] == "running"
     (done,) = page(ask="cancel", job=heat.id, agreed=True)
     assert done["text"].startswith(f"heat ({heat.id}) is cancelled: ")
@@ -53,7 +53,8 @@ def test_a_job_is_cancelled_only_after_what_is_lost_was_said_and_agreed_to(rt, p
 def test_a_resize_is_done_or_refused_in_words(rt, page, monkeypatch):
     heat = working(rt, "heat", nodes=4, min_nodes=1, max_nodes=4)
     until(lambda: nodes(rt, heat) == 4, "it runs")
-    waits, done = page(ask="resize", job=heat.id, nodes="2")
+    page(ask="resize", job=heat.id, nodes="2")
+    waits, done = page(ask="resize", job=heat.id, nodes="2", agreed=True)
     assert "Waiting until" in waits["text"]
     # a page shows what came of it also when it is asked about another job by then
     assert (waits["came"], done["came"]) == (False, True)
@@ -71,6 +72,32 @@ def test_a_resize_is_done_or_refused_in_words(rt, page, monkeypatch):
         assert "allowed: a whole number from 1 (its min_nodes) to 4 (its max_nodes)" in no["text"]
         assert len(no["text"]) < 300
         assert no["came"], "a page shows it whatever else was asked"
+
+
+def test_no_job_loses_nodes_by_a_resize_before_a_person_agrees_to_just_that(rt, page):
+    heat = working(rt, "heat", nodes=4, min_nodes=1, max_nodes=4)
+    until(lambda: nodes(rt, heat) == 4, "it runs")
+    lines = [
+        "A job loses nodes at once. Go ahead?",
+        f"{heat.id} (heat) shrinks from 4 to 2 nodes: the user asked for 2 nodes",
+    ]
+    for more in ({}, {"agreed": "yes"}, {"agreed": True, "nodes": "3"}, {"nodes": "2"}):
+        (asked,) = page(**{"ask": "resize", "job": heat.id, "nodes": "2", **more})
+        assert asked["confirm"] == "resize"
+        assert nodes(rt, heat) == 4
+    assert asked["text"].split("\n") == lines
+    assert "has 2 nodes now" in page(ask="resize", job=heat.id, nodes="2", agreed=True)[-1]["text"]
+    # a yes is one for once, and who takes from nobody is not asked
+    assert page(ask="resize", job=heat.id, nodes="1", agreed=True)[0]["confirm"] == "resize"
+    assert "has 3 nodes now" in page(ask="resize", job=heat.id, nodes="3")[-1]["text"]
+
+
+def test_without_a_time_for_unknown_jobs_nothing_is_resized(rt, panel, page):
+    heat = working(rt, "heat", nodes=4, min_nodes=1, max_nodes=4)
+    panel.tuning.assumed.field.value = "garbage"
+    (no,) = page(ask="resize", job=heat.id, nodes="2")
+    assert no["text"].startswith("Nothing was resized: parameter ")
+    assert no["came"]
 
 
 def test_a_job_that_is_not_there_is_neither_cancelled_nor_resized(page):

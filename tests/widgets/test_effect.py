@@ -10,7 +10,7 @@ import pytest
 from dask_hpc_policies import registry
 from dask_hpc_policies.decision import Decision, Reason, ReasonCode, Steal
 from dask_hpc_policies.model import ClusterSnapshot, JobView, NodeView
-from dask_hpc_widgets.live.effect import Effect, Loss, effect
+from dask_hpc_widgets.live.effect import Effect, Loss, effect, question
 
 BUSY = ClusterSnapshot(
     now_s=100.0,
@@ -109,6 +109,55 @@ def test_the_policy_sees_why_it_is_asked_and_an_interruption_is_named(monkeypatc
     assert seen[0] == ("settings", BUSY.jobs, "fresh")
     text = "heat-1 (heat) is interrupted and loses its 4 nodes: late is more urgent"
     assert found.takes == (Loss("heat-1", 0, text),)
+
+
+def test_a_resize_names_whom_it_takes_nodes_of_and_what_the_policy_does_then():
+    rows = [{"id": "heat-1", "target_nodes": None}, {"id": "late", "target_nodes": None}]
+    found = effect({"policy": "fcfs"}, BUSY, rows, resize=("heat-1", 2))
+    assert found.takes == (
+        Loss("heat-1", 2, "heat-1 (heat) shrinks from 4 to 2 nodes: the user asked for 2 nodes"),
+    )
+    assert [text.split(":")[0] for text in found.gives] == ["late starts on 2 nodes"]
+    # what the policy gives back at once was taken all the same
+    alone = replace(BUSY, jobs=BUSY.jobs[:1])
+    found = effect({"policy": "pwma-fpsma"}, alone, rows, resize=("heat-1", 2))
+    said = "heat-1 (heat) shrinks from 4 to 2 nodes: the user asked for 2 nodes"
+    assert found == Effect(takes=(Loss("heat-1", 2, said),))
+    # nodes that nobody has are taken of nobody
+    both = replace(
+        BUSY,
+        jobs=(replace(BUSY.jobs[0], nodes=2, max_nodes=3), replace(BUSY.jobs[0], id="other", nodes=1)),
+        idle_nodes=1,
+    )
+    assert effect({"policy": "fcfs"}, both, rows, resize=("heat-1", 3)).takes == ()
+    # what is refused takes nothing
+    for resize in (("heat-1", 4), ("late", 2), ("gone", 1), ("heat-1", 2)):
+        assert effect({"policy": "fcfs"}, both, rows, resize=resize) == Effect()
+
+
+@pytest.mark.parametrize("spec", [None, {"policy": "broken"}])
+def test_a_resize_is_asked_about_whatever_the_policy_is(monkeypatch, spec):
+    def decide(view, state):
+        raise ZeroDivisionError
+
+    broken = SimpleNamespace(name="broken", initial_state=lambda: None, decide=decide)
+    create = registry.create
+    monkeypatch.setattr(
+        registry, "create", lambda spec: broken if spec == {"policy": "broken"} else create(spec)
+    )
+    (loss,) = effect(spec, BUSY, resize=("heat-1", 1)).takes
+    assert (loss.job, loss.nodes) == ("heat-1", 1)
+
+
+def test_the_question_is_one_for_apply_and_resize_and_asked_again_when_more_is_lost():
+    one, more = Effect(takes=(Loss("a", 2, ""),)), Effect(takes=(Loss("a", 1, ""), Loss("b", 1, "")))
+    assert question(Effect()) == ""
+    assert question(one) == "A job loses nodes at once. Go ahead?"
+    assert question(one, agreed=one) == ""
+    again = "The cluster has changed meanwhile. 2 jobs lose nodes at once. Go ahead?"
+    assert question(more, agreed=one) == again
+    assert question(Effect(), more="It is gone for good.") == "It is gone for good. Go ahead?"
+    assert question(Effect(), agreed=Effect(), more="It is gone for good.") == ""
 
 
 def test_more_than_what_was_agreed_to_is_seen():

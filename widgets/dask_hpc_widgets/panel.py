@@ -84,7 +84,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         #: Nodes over time, drawn in the browser: what was, what is, what is predicted.
         self.timeline = TimelinePart(picture, self._why, lambda content: self.acts.asked(content))
         #: Cancel and resize of the job that is chosen there.
-        self.acts = Acts(runtime, self._link, lambda *said, **how: self.timeline.answered(*said, **how))
+        self.acts = Acts(runtime, self._link, self.timeline.answered, lambda: self.tuning.assumed.seconds())
         #: Choose and apply policies.
         self.tuning = Tuning(
             runtime, self._link, PolicyModel(picture.status["policy"]), self.timeline.predict

@@ -1,19 +1,24 @@
 """Cancel and resize of a job that a person has chosen in the panel; what came of it is said in words.
 
-Rules of the file: whether it can be done only the scheduler says. Nothing is cancelled before a person has
-been told what is lost, and has agreed.
+Rules of the file: whether it can be done only the scheduler says. Nothing is cancelled, and no job loses
+nodes, before a person has been told what is lost, and has agreed: of nodes as *Apply* asks (`live.effect`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from dask_hpc.client.runtime import Runtime
 from dask_hpc.errors import DaskHPCError
+from dask_hpc_policies.params import ParameterError
 from dask_hpc_policies.wording import counted
+from dask_hpc_widgets.base import background
 from dask_hpc_widgets.base.link import Link
+from dask_hpc_widgets.forms.model import is_custom
 from dask_hpc_widgets.live import questions
+from dask_hpc_widgets.live.assumed import DEFAULT_S
+from dask_hpc_widgets.live.effect import Effect, effect, question
 
 _ENDED = ("completed", "failed", "cancelled")
 
@@ -21,11 +26,11 @@ _ENDED = ("completed", "failed", "cancelled")
 class Told(Protocol):
     """Given sentences about a job, a line each.
 
-    `confirm`: whether a person is asked to agree to a cancel. `came`: whether it is what came of an act, and
-    shown whatever else was asked meanwhile.
+    `confirm`: what a person is asked to agree to, ``cancel`` or ``resize``; empty: to nothing. `came`:
+    whether it is what came of an act, and shown whatever else was asked meanwhile.
     """
 
-    def __call__(self, job: str, text: str, confirm: bool = False, came: bool = False) -> None:
+    def __call__(self, job: str, text: str, confirm: str = "", came: bool = False) -> None:
         """Tell it."""
 
 
@@ -38,16 +43,22 @@ class Acts:
         Of the cluster.
     told
         Given what came of it.
+    assumed_s
+        Gives how long a job takes of which nothing is known; raises `ParameterError` when that is no time.
     """
 
-    def __init__(self, runtime: Runtime, link: Link, told: Told) -> None:
-        self._runtime, self._link, self._told = runtime, link, told
+    def __init__(
+        self, runtime: Runtime, link: Link, told: Told, assumed_s: Callable[[], float] = lambda: DEFAULT_S
+    ) -> None:
+        self._runtime, self._link, self._told, self._assumed_s = runtime, link, told, assumed_s
+        #: What a person was asked about last: the job, the nodes typed for it, and what that would do.
+        self._offered: tuple[str, str, Effect] | None = None
 
     def asked(self, content: Mapping[str, Any]) -> None:
         """Do what a message says: ``ask`` (cancel or resize), ``job``, ``agreed`` and ``nodes``."""
         job = str(content.get("job", ""))
         if content.get("ask") == "resize":
-            self._resize(job, str(content.get("nodes", "")))
+            self._resize(job, str(content.get("nodes", "")), content.get("agreed") is True)
         elif content.get("agreed") is True:
             self._cancel(job)
         else:
@@ -60,7 +71,7 @@ class Acts:
             elif row["state"] in _ENDED:
                 self._told(job, f"{_called(row)} is {row['state']}: there is nothing to cancel.", came=True)
             else:
-                self._told(job, loss(row), confirm=True)
+                self._told(job, loss(row), confirm="cancel")
 
         self._link.ask(lambda: questions.job(self._runtime, job), seen)
 
@@ -73,21 +84,56 @@ class Acts:
 
         self._link.ask(lambda: questions.cancel(self._runtime, job), done, patient=True)
 
-    def _resize(self, job: str, text: str) -> None:
+    def _resize(self, job: str, text: str, agreed: bool) -> None:
+        offered, self._offered = self._offered, None
+        # a yes is about what was asked and nothing else
+        before = offered[2] if agreed and offered is not None and offered[:2] == (job, text) else None
+        try:
+            assumed_s = self._assumed_s()
+        except ParameterError as error:
+            self._told(job, f"Nothing was resized: {error}", came=True)
+            return
+
         def seen(row: Any) -> None:
             if isinstance(row, Exception):
                 self._told(job, f"Nothing was resized: {row}", came=True)
             elif why := wrong(row, text):
                 self._told(job, why, came=True)
             else:
-                self._told(job, f"Waiting until {_called(row)} has {counted(int(text))}.")
-                self._link.ask(
-                    lambda: questions.resize(self._runtime, job, int(text)),
-                    lambda outcome: done(row, outcome),
-                    patient=True,
-                    # it may take as long as a task: what is shown goes on meanwhile
-                    beside=True,
-                )
+                self._link.ask(lambda: questions.state(self._runtime), lambda answer: known(row, answer))
+
+        def known(row: Mapping[str, Any], answer: Any) -> None:
+            if isinstance(answer, Exception):
+                self._told(job, f"Nothing was resized: {answer}", came=True)
+                return
+            spec = None if is_custom(answer.running) else answer.running
+            # beside the loop: a policy is the user's code and may take its time
+            background.Work(
+                lambda _: effect(spec, answer.view, answer.rows, assumed_s, (row["id"], int(text))),
+                lambda share: None,
+                lambda now: decided(row, now),
+            )
+
+        def decided(row: Mapping[str, Any], now: Any) -> None:
+            if self._link.closed:
+                return
+            if isinstance(now, Exception):
+                self._told(job, f"Nothing was resized: {type(now).__name__}: {now}", came=True)
+            elif asked := question(now, before):
+                self._offered = job, text, now
+                self._told(job, "\n".join([asked, *(one.text for one in now.takes)]), confirm="resize")
+            else:
+                resize(row)
+
+        def resize(row: Mapping[str, Any]) -> None:
+            self._told(job, f"Waiting until {_called(row)} has {counted(int(text))}.")
+            self._link.ask(
+                lambda: questions.resize(self._runtime, job, int(text)),
+                lambda outcome: done(row, outcome),
+                patient=True,
+                # it may take as long as a task: what is shown goes on meanwhile
+                beside=True,
+            )
 
         def done(row: Mapping[str, Any], outcome: Any) -> None:
             if isinstance(outcome, Exception):

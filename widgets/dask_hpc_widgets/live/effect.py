@@ -1,7 +1,8 @@
-"""What a policy would do at once if the cluster were given it now, so that nobody is shrunk unasked.
+"""What a policy, or a resize, would do at once if the cluster were given it now: nobody is shrunk unasked.
 
 Rules of the file: pure. The policy is asked as the scheduler asks a policy that it has just been given: about
-the state of now, with the policy's initial memory. A scheduler asks again as soon as jobs have been resized,
+the state of now, with the policy's initial memory; after a resize, about the state that this leaves. A
+scheduler asks again as soon as jobs have been resized,
 so the simulator goes on from there until nobody is resized any more, or a job ends: what is told of a job is
 the size that it comes to, or where that is the one it has, the size that was decided first. What happens
 later, as jobs come and go, is no part of it.
@@ -15,7 +16,16 @@ from typing import Any
 
 from dask_hpc.errors import WorkloadError
 from dask_hpc_policies import registry
-from dask_hpc_policies.decision import Decision, Expand, Shrink, Start, Steal
+from dask_hpc_policies.decision import (
+    Action,
+    Decision,
+    Expand,
+    Reason,
+    ReasonCode,
+    Shrink,
+    Start,
+    Steal,
+)
 from dask_hpc_policies.model import ClusterSnapshot, JobView
 from dask_hpc_policies.wording import counted
 from dask_hpc_widgets.live.assumed import DEFAULT_S
@@ -49,11 +59,30 @@ class Effect:
         return all(loss.job in least and loss.nodes >= least[loss.job] for loss in self.takes)
 
 
+def question(now: Effect, agreed: Effect | None = None, more: str = "") -> str:
+    """What a person is asked before that happens; empty: nobody loses a node, or it was agreed to.
+
+    Parameters
+    ----------
+    agreed
+        What the person has agreed to before; None: was not asked yet.
+    more
+        What is lost besides, a sentence.
+    """
+    if agreed is not None and now.within(agreed):
+        return ""
+    jobs = "A job loses" if len(now.takes) == 1 else f"{len(now.takes)} jobs lose"
+    lost = [*([more] if more else []), *([f"{jobs} nodes at once."] if now.takes else [])]
+    again = "The cluster has changed meanwhile. " if agreed is not None else ""
+    return f"{again}{' '.join(lost)} Go ahead?" if lost else ""
+
+
 def effect(
-    spec: Mapping[str, Any],
+    spec: Mapping[str, Any] | None,
     view: ClusterSnapshot,
     rows: Sequence[Mapping[str, Any]] = (),
     assumed_s: float = DEFAULT_S,
+    resize: tuple[str, int] | None = None,
 ) -> Effect:
     """What the policy that `spec` describes would do at once in the state `view`.
 
@@ -61,8 +90,12 @@ def effect(
 
     Parameters
     ----------
+    spec
+        None: the policy is not known here, which with a `resize` leaves what that does by itself.
     rows, assumed_s
         As `dask_hpc.sim.learned.learn` takes them.
+    resize
+        A job and the nodes that a person asks for it: that is done first, whatever the policy says.
 
     Raises
     ------
@@ -72,20 +105,29 @@ def effect(
     # late: most of the time of opening a panel would go to it
     from dask_hpc.sim.learned import learn
 
-    heard = _Heard(registry.create(spec))
+    heard = _Heard(None if spec is None else registry.create(spec))
     if not view.jobs:
         return Effect()
     sizes: dict[str, int] = {}
     try:
-        decision, _ = heard.decide(replace(view, trigger="settings"), heard.initial_state())
+        if resize is None:
+            decision, _ = heard.decide(replace(view, trigger="settings"), heard.initial_state())
+        else:
+            decision = heard.hear(Decision(actions=_asked_for(view, *resize)))
+            if not decision.actions:
+                return Effect()
+            rows = [_under_way(row, *resize) for row in rows]
         for action in decision.actions:
             sizes |= _sizes(action)
-        sizes |= _at_rest(learn(view, rows, assumed_s)[0], heard, assumed_s)
+        if spec is not None:
+            sizes |= _at_rest(view, learn(view, rows, assumed_s)[0], heard, assumed_s)
     except WorkloadError:
         # nothing to go on from, such as plain work alone: what is decided first is all that can be said
         pass
     except Exception as error:
-        return Effect(failure=f"{type(error).__name__}: {error}")
+        # a resize is done also where the policy fails on what it leaves
+        if resize is None:
+            return Effect(failure=f"{type(error).__name__}: {error}")
     takes, gives = [], []
     for job in view.jobs:
         nodes = sizes.get(job.id, job.nodes)
@@ -114,10 +156,27 @@ class _Heard:
         decision, after = self.policy.decide(view, state)
         if not isinstance(decision, Decision):
             raise TypeError(f"decide returned {type(decision).__name__}, not a Decision")
+        return self.hear(decision), after
+
+    def hear(self, decision: Decision) -> Decision:
+        """Note what is decided of sizes, and why."""
         for action in decision.actions:
             for job, nodes in _sizes(action).items():
                 self.said.setdefault(job, {})[nodes] = action.reason.text
-        return decision, after
+        return decision
+
+
+def _asked_for(view: ClusterSnapshot, job: str, nodes: int) -> tuple[Action, ...]:
+    """What the scheduler does when a person asks for so many nodes; empty where it refuses that."""
+    now = next((one.nodes for one in view.jobs if one.id == job), 0)
+    if not now or now == nodes or nodes - now > max(0, view.idle_nodes):
+        return ()
+    reason = Reason(ReasonCode.USER_REQUEST, f"the user asked for {counted(nodes)}", {"nodes": nodes})
+    return (Shrink if nodes < now else Expand)(job=job, nodes=nodes, reason=reason),
+
+
+def _under_way(row: Mapping[str, Any], job: str, nodes: int) -> Mapping[str, Any]:
+    return {**row, "target_nodes": nodes} if row["id"] == job else row
 
 
 def _sizes(action: Any) -> dict[str, int]:
@@ -127,8 +186,10 @@ def _sizes(action: Any) -> dict[str, int]:
     return {action.job: 0} if isinstance(action, Steal) else {}
 
 
-def _at_rest(view: ClusterSnapshot, policy: Any, assumed_s: float) -> dict[str, int]:
+def _at_rest(now: ClusterSnapshot, view: ClusterSnapshot, policy: Any, assumed_s: float) -> dict[str, int]:
     """Nodes of the jobs that the policy resizes from `view` on, once it resizes nobody any more.
+
+    Those that come to what they have `now` are left out.
 
     Raises
     ------
@@ -147,7 +208,8 @@ def _at_rest(view: ClusterSnapshot, policy: Any, assumed_s: float) -> dict[str, 
         sizes = {one.job.id: one.nodes for one in active}
         if all(one.target is None and one.round is None for one in active):
             break
-    return {id: nodes for id, nodes in sizes.items() if nodes != before[id]}
+    present = {job.id: job.nodes for job in now.jobs}
+    return {id: nodes for id, nodes in sizes.items() if nodes not in (before[id], present[id])}
 
 
 def _sentence(job: JobView, nodes: int, said: Mapping[int, str]) -> str:
@@ -159,6 +221,8 @@ def _sentence(job: JobView, nodes: int, said: Mapping[int, str]) -> str:
         what = f"starts on {counted(nodes)}"
     else:
         word = "shrinks" if nodes < job.nodes else "grows"
-        steps = f", in {len(said)} steps" if len(said) > 1 else ""
+        # a size on the other side is not on the way there
+        way = sum(size < job.nodes if nodes < job.nodes else size > job.nodes for size in said)
+        steps = f", in {way} steps" if way > 1 else ""
         what = f"{word} from {job.nodes} to {counted(nodes)}{steps}"
     return f"{named} {what}: {said.get(nodes) or [*said.values()][-1]}"

@@ -218,7 +218,7 @@ class TimelinePart:
         """What is predicted."""
         return self._forecast
 
-    def answered(self, job: str, text: str, confirm: bool = False, came: bool = False) -> None:
+    def answered(self, job: str, text: str, confirm: str = "", came: bool = False) -> None:
         """Tell what a person has asked about a job, a line a sentence; see `live.acts.Told`."""
         if AnyWidget is not None:
             told = {"why": printable(job), "text": printable(text)[:_ANSWER]}

@@ -21,7 +21,7 @@ from dask_hpc_widgets.forms.fields import PolicyForm
 from dask_hpc_widgets.forms.model import Edit, PolicyModel, changes, is_custom, title
 from dask_hpc_widgets.live import questions
 from dask_hpc_widgets.live.assumed import Assumed
-from dask_hpc_widgets.live.effect import Effect, effect
+from dask_hpc_widgets.live.effect import Effect, effect, question
 from dask_hpc_widgets.live.forecast import Forecast, outdated
 from dask_hpc_widgets.live.what_if import WhatIf, what_if
 from dask_hpc_widgets.views import Picture
@@ -237,7 +237,7 @@ class Tuning:
                 stays = title(self.model.running)
                 told = f"{title(spec)} fails on the present state: {now.failure}. {stays} stays."
                 self._say(markup.alert(told))
-            elif (asked := _asked(now, self.model.running, agreed)) and not (agreed and now.within(agreed)):
+            elif asked := _asked(now, self.model.running, agreed):
                 self._ask(_difference(found), asked, _items(now.gives))
                 self._agree = lambda: self._change(spec, word, done, now)
             else:
@@ -358,17 +358,11 @@ def _difference(found: tuple[Edit, ...]) -> Markup:
 
 
 def _asked(now: Effect, running: Mapping[str, Any], agreed: Effect | None) -> Markup:
-    """What a person is asked before a change; empty when nothing is lost by it."""
-    pieces = []
-    if is_custom(running):
-        pieces.append(f"{title(running)} is an object that only the cluster has and cannot be brought back.")
-    if now.takes:
-        jobs = "A job loses" if len(now.takes) == 1 else f"{len(now.takes)} jobs lose"
-        pieces.append(f"{jobs} nodes at once.")
-    if not pieces:
+    """What a person is asked before a change; empty when nothing is lost by it that was not agreed to."""
+    gone = f"{title(running)} is an object that only the cluster has and cannot be brought back."
+    text = question(now, agreed, gone if is_custom(running) else "")
+    if not text:
         return Markup()
-    again = "The cluster has changed meanwhile. " if agreed else ""
-    text = f"{again}{' '.join(pieces)} Go ahead?"
     return markup.element("p", markup.strong(text)) + _items([loss.text for loss in now.takes])
 
 

@@ -8,7 +8,7 @@ function question(state, model) {
   const cancel = made("button", { type: "button", title: "Asks first, and says what is lost" }, "Cancel job");
   const answer = made("div", { role: "status", class: "answer" });
   const sure = made("div", { class: "question", role: "group" });
-  let waits = "", asked = null;
+  let waits = "", asked = null, count = "";
   sure.hidden = true;
   const send = (id, what, message, from) => {
     const one = state.jobs.find((job) => job.id === id);
@@ -36,7 +36,10 @@ function question(state, model) {
   };
   ask.addEventListener("click", () => about(choose.value));
   choose.addEventListener("change", () => { sure.hidden = true; bounds(); });
-  resize.addEventListener("click", () => send(choose.value, `Asked for ${nodes.value} nodes for`, { ask: "resize", nodes: nodes.value }, resize));
+  resize.addEventListener("click", () => {
+    count = nodes.value;
+    send(choose.value, `Asked for ${count} nodes for`, { ask: "resize", nodes: count }, resize);
+  });
   cancel.addEventListener("click", () => send(choose.value, "Asked what is lost with", { ask: "cancel" }, cancel));
   const box = made("div", { class: "question" }, made("label", {}, "Job ", choose), ask, made("label", {}, "Nodes ", nodes), may, resize, cancel);
   const follow = () => {
@@ -50,20 +53,23 @@ function question(state, model) {
     }
     bounds();
   };
-  // A yes is about the job that the question named, whatever is chosen meanwhile.
-  const confirm = (id) => {
-    const one = state.jobs.find((job) => job.id === id);
-    const keep = made("button", { type: "button" }, "Keep it"), yes = made("button", { type: "button" }, `Cancel ${one ? one.name : id} for good`);
+  // A yes is about the job that the question named, and the nodes that were typed then, whatever is chosen meanwhile.
+  const confirm = (id, what) => {
+    const one = state.jobs.find((job) => job.id === id), name = one ? one.name : id;
+    const cancels = what === "cancel", size = count;
+    const keep = made("button", { type: "button" }, "Keep it");
+    const yes = made("button", { type: "button" }, cancels ? `Cancel ${name} for good` : "Go ahead");
     keep.addEventListener("click", () => {
       sure.hidden = true;
-      answer.replaceChildren(made("p", {}, "Nothing was cancelled."));
-      cancel.focus();
+      answer.replaceChildren(made("p", {}, cancels ? "Nothing was cancelled." : "Nothing was changed."));
+      (cancels ? cancel : resize).focus();
     });
     yes.addEventListener("click", () => {
-      send(id, "Asked to cancel", { ask: "cancel", agreed: true }, cancel);
+      if (cancels) send(id, "Asked to cancel", { ask: "cancel", agreed: true }, cancel);
+      else send(id, `Asked for ${size} nodes for`, { ask: "resize", nodes: size, agreed: true }, resize);
       choose.focus();
     });
-    sure.setAttribute("aria-label", `Cancel ${one ? one.name : id}?`);
+    sure.setAttribute("aria-label", cancels ? `Cancel ${name}?` : `Resize ${name}?`);
     sure.replaceChildren(keep, yes);
     sure.hidden = false;
     // whoever has gone on meanwhile is not taken away from there
@@ -79,7 +85,7 @@ function question(state, model) {
       return;
     }
     answer.replaceChildren(...lines.map((line) => made("p", {}, line)), ...others);
-    if (message.confirm) confirm(message.why);
+    if (message.confirm) confirm(message.why, message.confirm);
   };
   const whole = made("div", {}, box, answer, sure);
   return { box: whole, about, follow, show };
