@@ -178,7 +178,8 @@ def test_a_category_that_is_new_errs_as_the_others_and_then_as_itself():
 def test_intervals_hold_the_share_that_they_state_whatever_the_errors(spread):
     chance = random.Random(3)
     found = told(Calibration(), [100 * exp(chance.gauss(0.0, spread)) for _ in range(1000)])
-    assert found.ends == 1000
+    # those that were assumed state no share
+    assert (found.ends, found.assumed) == (1000 - LEAST_ERRORS, LEAST_ERRORS)
     assert LEVEL - 0.02 <= found.inside <= LEVEL + 0.04
 
 
@@ -187,13 +188,21 @@ def test_they_hold_it_also_once_forecasts_have_become_worse():
     good = told(Calibration(), [100 * exp(chance.gauss(0.0, 0.05)) for _ in range(300)])
     worse = told(good, [100 * exp(chance.gauss(0.0, 0.05 + i / 1000)) for i in range(1000)])
     assert (worse.categories["a"].inside - good.categories["a"].inside) / 1000 >= 0.85
+    assert worse.ends - good.ends == 1000
     assert len(worse.categories["a"].errors) == ERRORS_KEPT
 
 
 def test_the_level_that_is_asked_for_follows_the_misses():
-    missed = told(Calibration(), [100.0 * 3**i for i in range(3)]).categories["a"].level
-    held = told(Calibration(), [100.0] * 3).categories["a"].level
+    known = told(Calibration(), [100.0] * LEAST_ERRORS)
+    missed = told(known, [100.0 * 3**i for i in range(1, 4)]).categories["a"].level
+    held = told(known, [100.0] * 3).categories["a"].level
     assert held < LEVEL < missed
+
+
+def test_what_was_assumed_is_learned_from_and_neither_held_nor_missed():
+    known = told(Calibration(), [100.0, 1e4, 1e-3])
+    assert len(known.categories["a"].errors) == known.assumed == 3
+    assert (known.ends, known.inside, known.categories["a"].level) == (0, None, LEVEL)
 
 
 @pytest.mark.parametrize("seconds", [-1.0, float("inf"), float("nan")])

@@ -7,6 +7,8 @@ from helpers import engine, live, record, started, until
 from tasks import slow_inc
 
 import dask_hpc
+from dask_hpc.scheduler.tables.forecasts import Forecasts
+from dask_hpc_policies.jobs.forecasts import Interval
 
 
 @live(workers=2)
@@ -45,9 +47,19 @@ async def test_the_end_of_a_job_is_forecast_and_held_against_what_came(c, s, *wo
     # 80 tasks of 20 ms on two threads: not several times as long, on a busy machine either
     assert took_s / 3 < last["predicted_s"] < took_s * 3
     assert row["forecast"] == {name: value for name, value in last.items() if name not in ("job", "name")}
-    assert 2 <= found["ends"] <= 4
-    assert sum(one["ends"] for one in found["by"].values()) == found["ends"]
-    assert found["text"].startswith(f"{found['inside']:.0%} of {found['ends']} forecasts")
+    # no share was stated, so none is told to have held
+    assert 2 <= found["assumed"] <= 4
+    assert (found["ends"], found["inside"]) == (0, None)
+    assert sum(one["assumed"] for one in found["by"].values()) == found["assumed"]
+    unstated = f"the intervals of {found['assumed']} earlier forecasts were assumed and state nothing"
+    assert found["text"] == unstated
+    stated = Interval(expected_s=1.0, low_s=0.5, high_s=2.0, errors=19)
+    parts = [call.__self__ for call in engine(s).parts._of["status"]]
+    forecasts = next(one for one in parts if isinstance(one, Forecasts))
+    for took_s in (1.0, 1.5, 9.0):
+        forecasts.calibration = forecasts.calibration.with_end("a", stated, took_s)
+    text = (await rt.status())["forecasts"]["text"]
+    assert text == f"67% of 3 forecasts held the end; their intervals state 90%; {unstated}"
 
 
 @live(workers=2)

@@ -109,19 +109,30 @@ class Forecasts:
         """How many ends were forecast, the share of them inside the stated interval, and the latest."""
         self._settle()
         found = self.calibration
-        share = found.inside
-        if share is None:
+        share, assumed = found.inside, found.assumed
+        if not found.ends and not assumed:
             return {}
-        held = f"{share:.0%} of {counted(found.ends, 'forecast')} held the end"
-        text = f"{held}; their intervals state {LEVEL:.0%}"
+        told = []
+        if share is not None:
+            told.append(f"{share:.0%} of {counted(found.ends, 'forecast')} held the end")
+            told.append(f"their intervals state {LEVEL:.0%}")
+        if assumed:
+            earlier = counted(assumed, "earlier forecast")
+            told.append(f"the intervals of {earlier} were assumed and state nothing")
+        text = "; ".join(told)
         return {
             "forecasts": {
                 "level": LEVEL,
                 "ends": found.ends,
                 "inside": share,
+                "assumed": assumed,
                 "text": text,
                 "by": {
-                    name: {"ends": one.ends, "inside": one.inside / one.ends}
+                    name: {
+                        "ends": one.ends,
+                        "inside": one.inside / one.ends if one.ends else None,
+                        "assumed": one.assumed,
+                    }
                     for name, one in found.categories.items()
                 },
                 "last": list(self._told),

@@ -8,12 +8,15 @@ categories of their section 4.5). The error of a forecast is the logarithm of wh
 it was expected to still take; of `n` earlier errors those of rank ``ceil((n + 1) * (1 + level) / 2)`` from
 below and from above bound the next with that probability when they are exchangeable. They are not where load
 changes: the level that is asked for follows the misses (Gibbs and Candes 2021, section 2, equation 2).
+
+An interval that is assumed, as too few errors are known, states no share: its error is learned from, but it
+neither counts as held or missed, nor moves the level.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import ceil, exp, log
 
 #: The share of ends that an interval is to hold.
@@ -50,7 +53,9 @@ class Category:
     errors: tuple[float, ...] = ()
     level: float = LEVEL
     inside: int = 0
+    #: Ends of which an interval was stated, and those of which one was assumed.
     ends: int = 0
+    assumed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,24 +100,29 @@ class Calibration:
             raise ValueError(f"took_s is {took_s!r}; needed: a number of seconds, 0 or more")
         old = self.categories.get(category, Category())
         error = log((took_s + _CLOCK_S) / (told.expected_s + _CLOCK_S))
-        inside = told.low_s <= took_s <= told.high_s
-        level = old.level + _STEP * ((0 if inside else 1) - (1 - LEVEL))
-        new = Category(
-            errors=(*old.errors, error)[-ERRORS_KEPT:],
-            level=min(_MOST_LEVEL, max(_LEAST_LEVEL, level)),
-            inside=old.inside + inside,
-            ends=old.ends + 1,
-        )
+        new = replace(old, errors=(*old.errors, error)[-ERRORS_KEPT:])
+        if told.errors:
+            inside = told.low_s <= took_s <= told.high_s
+            level = old.level + _STEP * ((0 if inside else 1) - (1 - LEVEL))
+            level = min(_MOST_LEVEL, max(_LEAST_LEVEL, level))
+            new = replace(new, level=level, inside=old.inside + inside, ends=old.ends + 1)
+        else:
+            new = replace(new, assumed=old.assumed + 1)
         return Calibration({**self.categories, category: new})
 
     @property
     def ends(self) -> int:
-        """Forecasts that have been held against what came."""
+        """Forecasts with a stated interval that have been held against what came."""
         return sum(one.ends for one in self.categories.values())
 
     @property
+    def assumed(self) -> int:
+        """Forecasts with an assumed interval whose jobs have ended."""
+        return sum(one.assumed for one in self.categories.values())
+
+    @property
     def inside(self) -> float | None:
-        """Share of the ends that were inside their intervals; None: there was none yet."""
+        """Share of the ends that were inside their stated intervals; None: there was none yet."""
         ends = self.ends
         return sum(one.inside for one in self.categories.values()) / ends if ends else None
 
