@@ -50,6 +50,24 @@ def test_a_policy_that_is_chosen_for_a_person_has_its_defaults_also_where_it_was
     assert (form.policy.value, form.controls[one.name].value, told) == (name, default, [1])
 
 
+def test_a_policy_that_cannot_be_made_is_not_chosen_and_the_form_shows_what_is(monkeypatch):
+    told = []
+    form = PolicyForm(PolicyModel(EASY), lambda: told.append(1))
+    form.policy.value = "fcfs"
+    create = registry.create
+
+    def failing(spec, **more):
+        if spec == "fair":
+            raise ZeroDivisionError("<b>")
+        return create(spec, **more)
+
+    monkeypatch.setattr(registry, "create", failing)
+    told.clear()
+    form.policy.value = "fair"
+    assert (form.policy.value, form.model.spec()["policy"], told) == ("fcfs", "fcfs", [])
+    assert "not chosen: fair: &lt;b&gt;" in form.about.value
+
+
 @pytest.mark.parametrize(("name", "one"), FIELDS, ids=IDS)
 def test_what_is_wrong_stands_in_its_row_until_it_is_mended(name, one):
     told = []

@@ -222,9 +222,16 @@ class PolicyForm:
     def _choose(self, change: dict[str, Any]) -> None:
         if self._filling or change["new"] is None:
             return
-        self._choice = change["new"]
-        if self._choice != _FILE:
-            self.model.load(self.model.running if self._choice == _RUNNING else self._choice)
+        chosen = change["new"]
+        try:
+            if chosen != _FILE:
+                self.model.load(self.model.running if chosen == _RUNNING else chosen)
+        except Exception as error:
+            # a policy may be anybody's code: the one that was chosen before stays, and is shown
+            self.refresh()
+            self.about.value = markup.part(markup.alert(f"not chosen: {chosen}: {error or type(error)}"))
+            return
+        self._choice = chosen
         self.refresh()
         self._changed()
 

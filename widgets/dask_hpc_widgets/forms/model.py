@@ -180,7 +180,8 @@ def is_custom(spec: Mapping[str, Any]) -> bool:
     """
     try:
         registry.create(spec)
-    except ValueError:
+    except Exception:
+        # anybody's code may raise anything
         return True
     return False
 
