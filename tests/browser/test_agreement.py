@@ -29,9 +29,8 @@ answers, heard = {}, panel.timeline.heard
 
 def noted(answer):
     status = answer.status
-    held = [node for node in status["nodes"] if node["job"] and node["state"] != "lost"]
     rows = {row["name"]: [row["state"], row["nodes"]] for row in answer.jobs}
-    told = [status["jobs_running"], status["jobs_pending"], len(held), status["pool_nodes"]]
+    told = [status["jobs_running"], status["jobs_pending"], status["nodes_at_work"], status["pool_nodes"]]
     answers[f"{status['now_s']:.2f}"] = [told, rows]
     heard(answer)
 
@@ -146,8 +145,8 @@ def test_every_number_is_the_clusters_at_every_update_and_a_job_looks_alike_ever
         for part, all in seen.items()
     }
     for now, shown in seen["timeline"].items():
-        (_, pending, held, pool), rows = answers[now]
-        assert shown["tiles"][0] == f"{held} of {pool}", now
+        (_, pending, at_work, pool), rows = answers[now]
+        assert shown["tiles"][0] == f"{at_work} of {pool}", now
         assert shown["tiles"][1].split()[0] == str(pending), now
         told = dict(re.findall(r"\w+ (\w+) on (\d+)", shown["told"]))
         assert told == {name: str(nodes) for name, (state, nodes) in rows.items() if nodes}, now

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from time import sleep
+
 from panel_work import until, working
 
 import dask_hpc
 from dask_hpc.sim import learned, waiting
+from dask_hpc_widgets import views
 from dask_hpc_widgets.live import questions
+from dask_hpc_widgets.views.table import EVERY
 
 
 def tile(panel, label):
@@ -27,9 +31,12 @@ def test_tiles_agree_with_the_status_at_every_update_of_a_run(rt, panel):
 
     def same():
         answer = refreshed(rt, panel)
-        held = {node["id"] for node in answer.status["nodes"] if node["job"] and node["state"] != "lost"}
+        held = [node for node in answer.status["nodes"] if node["job"] and node["state"] != "lost"]
+        busy = answer.status["nodes_at_work"]
+        assert len(held) <= busy <= answer.status["pool_nodes"]
         at_work, waiting = tile(panel, "Nodes at work")[1], tile(panel, "Jobs waiting")[1]
-        assert at_work == f"{len(held)} of {answer.status['pool_nodes']}"
+        assert at_work == f"{busy} of {answer.status['pool_nodes']}"
+        assert f" {busy} at work" in views.named("nodes").table(answer, EVERY).note
         assert waiting == str(answer.status["jobs_pending"])
         assert sum(row["state"] == "pending" for row in answer.jobs) == int(waiting)
         seen.add((at_work, waiting))
@@ -43,6 +50,20 @@ def test_tiles_agree_with_the_status_at_every_update_of_a_run(rt, panel):
         same()
     until(lambda: same().status["jobs_running"] == 0, "all have ended")
     assert len(seen) >= 4
+
+
+def test_nodes_that_plain_work_is_on_are_at_work(rt, panel):
+    tasks = rt.client.map(sleep, [0.05] * 1000, pure=False, key="plain")
+    until(lambda: refreshed(rt, panel).status["nodes_at_work"] == 4, "before the first job")
+    assert tile(panel, "Nodes at work")[1] == "4 of 4"
+    # else its tasks would be lent the nodes that are left
+    working(rt, "heat", nodes=1, exclusive=True)
+    note = "4 nodes; 4 at work; 1 held by jobs; 3 for plain work or idle."
+    until(lambda: views.named("nodes").table(refreshed(rt, panel), EVERY).note == note, "beside a job")
+    assert tile(panel, "Nodes at work")[1] == "4 of 4"
+    rt.client.cancel(tasks)
+    until(lambda: refreshed(rt, panel).status["nodes_at_work"] == 1, "the job alone")
+    assert tile(panel, "Nodes at work")[1] == "1 of 4"
 
 
 def test_what_simulate_predicts_is_in_the_picture_until_it_is_applied(rt, panel):

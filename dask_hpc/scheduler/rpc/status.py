@@ -11,7 +11,7 @@ import asyncio
 import itertools
 import logging
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from dask_hpc.scheduler.core.engine import Engine
 from dask_hpc.scheduler.dashboard.pages import Panels
 from dask_hpc.scheduler.internals import selfcheck
 from dask_hpc.scheduler.rpc.jobs import JobMethods
+from dask_hpc.scheduler.tables.nodes import node_id
 from dask_hpc.scheduler.tables.parts import Method
 from dask_hpc.trace.records import POWER_KINDS, JobEvent, NodeEvent, Other, encode_line
 from dask_hpc_policies import registry
@@ -122,6 +123,7 @@ class StatusMethods:
             "versions": selfcheck.versions(),
             "settings": encode(state.settings),
             "nodes": [encode(view) for view in state.nodes.views(state.now_s())],
+            "nodes_at_work": self._at_work(),
             "panels": list(self._panels.paths),
             "panels_problem": self._panels.problem,
             "held_tasks": sum(job.held for job in state.jobs.active.values()),
@@ -142,16 +144,33 @@ class StatusMethods:
 
         return self.engine.parts.status(failed), failures
 
+    def _at_work(self) -> int:
+        """Nodes that are up and that a job holds, or on which tasks are: of plain work, or lent the node."""
+        workers, nodes = self._state.scheduler.workers, self._state.nodes
+        if not self.engine.awake:
+            return self._nodes_of([ws for ws in workers.values() if ws.processing])
+        return sum(
+            node.job is not None or any(workers[one].processing for one in node.workers if one in workers)
+            for node in nodes.nodes.values()
+            if node.up
+        )
+
+    def _nodes_of(self, workers: Iterable[Any]) -> int:
+        """How many nodes these workers are on, also while the table of nodes is empty."""
+        by = self._state.nodes.by
+        return len({node_id(by, ws.name, ws.host) for ws in workers})
+
     def summary(self) -> dict[str, Any]:
         """The part of `status` that is cheap whatever the size of the cluster."""
         engine, state = self.engine, self._state
+        workers = state.scheduler.workers
         return {
             "awake": engine.awake,
             "policy": registry.spec_of(engine.controller.policy),
             "policy_failure": engine.controller.failure,
             "policy_dropped": engine.controller.dropped,
             "now_s": state.now_s(),
-            "pool_nodes": state.nodes.up() if engine.awake else len(self._state.scheduler.workers),
+            "pool_nodes": state.nodes.up() if engine.awake else self._nodes_of(workers.values()),
             "idle_nodes": state.idle_nodes() if engine.awake else None,
             "jobs_pending": sum(job.state == "pending" for job in state.jobs.named),
             "jobs_running": sum(job.state in ("running", "adapting") for job in state.jobs.named),

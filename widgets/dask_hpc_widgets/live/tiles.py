@@ -31,8 +31,7 @@ def tiles(picture: Picture, forecast: Forecast | None = None) -> list[Tile]:
     status = picture.status
     # a cluster may have been asked before its first job, when nobody counts who has which node
     now_s = float(status.get("now_s", 0.0))
-    nodes = status.get("nodes", ())
-    held = sum([node["job"] is not None and node["state"] != "lost" for node in nodes])
+    at_work = status.get("nodes_at_work", "not known")
     pending = [job for job in picture.jobs if job["state"] == "pending" and job["name"] != "default"]
     longest = max(pending, key=lambda job: now_s - job["submit_s"], default=None)
     count = status.get("jobs_pending", len(pending))
@@ -41,7 +40,7 @@ def tiles(picture: Picture, forecast: Forecast | None = None) -> list[Tile]:
         waited = markup.roughly(max(0.0, now_s - longest["submit_s"]))
         waits = f"the longest {waited}: {_called(longest)}"
     return [
-        Tile("Nodes at work", f"{held} of {status.get('pool_nodes', len(nodes))}"),
+        Tile("Nodes at work", f"{at_work} of {status.get('pool_nodes', len(status.get('nodes', ())))}"),
         Tile("Jobs waiting", str(count), waits),
         _next(pending, now_s, forecast),
         _gain(forecast),

@@ -33,7 +33,7 @@ def html(picture: Picture) -> Markup:
     holders = looks(node["job"] for node in nodes if node["job"])
     names = {job["id"]: job["name"] or job["id"] for job in picture.jobs}
     tiles = [_tile(node, holders, names) for node in nodes[:_MAX_NODES]]
-    shown = markup.template("nodes.html", count=_count(nodes), tiles=tiles, heat=len(nodes) > _MAX_TILES)
+    shown = markup.template("nodes.html", count=_count(picture), tiles=tiles, heat=len(nodes) > _MAX_TILES)
     return shown + (markup.soft(_hidden(nodes)) if len(nodes) > _MAX_NODES else "")
 
 
@@ -51,7 +51,7 @@ def table(picture: Picture, search: Search = EVERY) -> Table:
         holder = names.get(job, job) if job else _use(node)
         end_s = None if many or left_s is None else round(now_s + left_s, 1)
         rows[id] = (id, state, job, holder, end_s, workers, threads, memory_bytes)
-    note = f"{_count(nodes)}. {_hidden(nodes)}".strip()
+    note = f"{_count(picture)}. {_hidden(nodes)}".strip()
     return Table(caption="Nodes", rows=rows, cells=_cells, note=note, kind="heat" if many else "map")
 
 
@@ -71,16 +71,20 @@ def _hidden(nodes: Sequence[Mapping[str, Any]]) -> str:
 
 def _stock(picture: Picture) -> str:
     pool = picture.status.get("pool_nodes", 0)
-    count = f"{pool} node{'' if pool == 1 else 's'}"
-    return f"{count} with stock Dask scheduling; the map begins with the first job."
+    at_work = picture.status.get("nodes_at_work")
+    busy = "" if at_work is None else f", {at_work} at work,"
+    return f"{counted(pool)}{busy} with stock Dask scheduling; the map begins with the first job."
 
 
-def _count(nodes: list[Mapping[str, Any]]) -> str:
+def _count(picture: Picture) -> str:
+    nodes: Sequence[Mapping[str, Any]] = picture.status["nodes"]
+    at_work = picture.status.get("nodes_at_work")
     free = [node for node in nodes if node["job"] is None]
     idle = sum(node["state"] == "up" and _role(node) == COMPUTE for node in free)
     roles = [node.get("role", COMPUTE) for node in nodes]
     states = [node["state"] for node in nodes]
-    parts = [counted(len(nodes)), f"{len(nodes) - len(free)} held by jobs", f"{idle} for plain work or idle"]
+    parts = [counted(len(nodes)), *([] if at_work is None else [f"{at_work} at work"])]
+    parts += [f"{len(nodes) - len(free)} held by jobs", f"{idle} for plain work or idle"]
     parts += [f"{roles.count(role)} for {role}" for role in sorted({*roles} - {COMPUTE})]
     parts += [f"{states.count(state)} {state}" for state in ("draining", "lost") if state in states]
     left = [left_s for node in nodes if (left_s := node["walltime_left_s"]) is not None]
