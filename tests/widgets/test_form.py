@@ -65,7 +65,7 @@ def test_a_policy_that_cannot_be_made_is_not_chosen_and_the_form_shows_what_is(m
     told.clear()
     form.policy.value = "fair"
     assert (form.policy.value, form.model.spec()["policy"], told) == ("fcfs", "fcfs", [])
-    assert "not chosen: fair: &lt;b&gt;" in form.about.value
+    assert "not chosen: fair: ZeroDivisionError: &lt;b&gt;" in form.about.value
 
 
 @pytest.mark.parametrize(("name", "one"), FIELDS, ids=IDS)

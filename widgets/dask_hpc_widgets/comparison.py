@@ -114,8 +114,10 @@ def _cell(one: _Metric, found: Sequence[Mapping[str, Any]], results: Sequence[Re
         both = [results[at].runs for at in (0, place)]
         common = ended_in_all(both)
         if len(common[0]) < len(both[0]):
-            over = [one.over(runs) for runs in common]
-            told = "of other jobs" if None in over else f"{_difference(one, *over)} {in_both(len(common[0]))}"
+            before, then = (one.over(runs) for runs in common)
+            told = "of other jobs"
+            if before is not None and then is not None:
+                told = f"{_difference(one, before, then)} {in_both(len(common[0]))}"
     return Markup("{} {}").format(text, markup.element("span", f"({told})"))
 
 

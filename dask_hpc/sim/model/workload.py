@@ -106,7 +106,7 @@ def fitted(workload: Workload, nodes: int, wide: Wide | None = None) -> Workload
         done = "left out" if wide == "drop" else f"clipped to {nodes}"
         notes = (*notes, f"{changed} jobs wider than the machine {done}")
     # of the others none is left that is too wide
-    stays = "wait" if wide == "wait" else workload.wide
+    stays: Wide = "wait" if wide == "wait" else workload.wide
     return replace(workload, jobs=tuple(jobs), notes=notes, wide=stays)
 
 

@@ -229,7 +229,8 @@ class PolicyForm:
         except Exception as error:
             # a policy may be anybody's code: the one that was chosen before stays, and is shown
             self.refresh()
-            self.about.value = markup.part(markup.alert(f"not chosen: {chosen}: {error or type(error)}"))
+            why = f"{type(error).__name__}: {error}"
+            self.about.value = markup.part(markup.alert(f"not chosen: {chosen}: {why}"))
             return
         self._choice = chosen
         self.refresh()

@@ -172,7 +172,8 @@ def _asked_for(view: ClusterSnapshot, job: str, nodes: int) -> tuple[Action, ...
     if not now or now == nodes or nodes - now > max(0, view.idle_nodes):
         return ()
     reason = Reason(ReasonCode.USER_REQUEST, f"the user asked for {counted(nodes)}", {"nodes": nodes})
-    return (Shrink if nodes < now else Expand)(job=job, nodes=nodes, reason=reason),
+    kind = Shrink if nodes < now else Expand
+    return (kind(job=job, nodes=nodes, reason=reason),)
 
 
 def _under_way(row: Mapping[str, Any], job: str, nodes: int) -> Mapping[str, Any]:
