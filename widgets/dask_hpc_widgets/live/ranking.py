@@ -211,13 +211,13 @@ def try_all(
     broken: list[Tried] = []
     for name in registry.names():
         try:
-            spec = registry.spec_of(registry.create(name))
+            own = registry.spec_of(registry.create(name))
         except Exception as error:
             # it may be anybody's code
             broken.append(Tried(name=name, runs=False, result=None, failure=_said(error)))
             continue
-        if spec != present:
-            specs.append((name, False, spec))
+        if own != present:
+            specs.append((name, False, own))
     jobs, power = max(1, len(knowledge)), _power(view)
     ranking = Ranking(knowledge=knowledge, count=len(specs) + len(broken), view=view)
     for place, (name, runs, spec) in enumerate(specs):
