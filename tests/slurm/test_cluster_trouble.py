@@ -12,6 +12,7 @@ from typing import Any
 
 import dask
 import pytest
+from distributed import Worker
 from helpers import engine
 from outside import until
 
@@ -123,6 +124,72 @@ def test_jobs_that_wait_in_the_queue_are_not_among_the_nodes_that_start(fakes: A
         made.adapt(minimum=2, maximum=5, interval="20 ms")
         until(lambda: (table.away.starting, table.away.off) == (1, 3), "one starts, and one waits")
         assert len(made.queued) == 1
+
+
+def test_a_job_of_which_slurm_did_not_hear_that_it_was_cancelled_is_cancelled_again(
+    fakes: Any, tmp_path: Path, caplog: Any
+) -> None:
+    told = tmp_path / "scancel.told"
+    fakes("sbatch", SUBMIT)
+    fakes("squeue", _row(1, "PENDING"))
+    fakes("scancel", "echo 'Unable to contact slurm controller (connect failure)' >&2; exit 1")
+    with dask_hpc.SLURMCluster(**OPTIONS) as made:
+        made.scale(jobs=1)
+        until(lambda: made.workers, "it is submitted")
+        made.scale(jobs=0)
+        until(lambda: not made.workers and "could not be cancelled" in caplog.text, "it is closed")
+        fakes("scancel", 'echo "$@" >> "$0.told"')
+        until(told.exists, "it is told again")
+        assert set(told.read_text().split()) == {"1"}
+        fakes("squeue", _row(1, "CANCELLED"))
+        until(lambda: not made._submitted, "Slurm has heard of it")
+
+
+def test_the_number_of_a_job_is_not_taken_from_what_a_site_has_sbatch_say(fakes: Any, tmp_path: Path) -> None:
+    fakes("sbatch", f"echo You have used 17 of 40 hours; {SUBMIT}")
+    fakes("squeue", _row(1, "PENDING"))
+    with dask_hpc.SLURMCluster(**OPTIONS) as made:
+        made.scale(jobs=1)
+        until(lambda: [job.job_id for job in made.workers.values()] == ["1"], "it is submitted")
+        looked = made.asked
+        until(lambda: made.asked > looked + 2, "it is asked for by that number")
+        assert submitted(tmp_path) == 1
+
+
+def _row(number: int, state: str) -> str:
+    return f"printf '%s\\n' '{number}|{number}|x|root|{state}|1||2:00:00|2:00:00|1795201705|N/A|N/A|None|w'"
+
+
+def test_a_job_that_goes_back_into_the_queue_waits_there_again(fakes: Any) -> None:
+    fakes("sbatch", SUBMIT)
+    fakes("squeue", _row(1, "RUNNING"))
+    with dask_hpc.SLURMCluster(**OPTIONS) as made:
+        made.scale(jobs=1)
+        until(lambda: made.worker_spec and not made.queued, "it runs")
+        fakes("squeue", _row(1, "PENDING"))
+        until(lambda: made.queued == set(made.worker_spec), "it waits, it has been preempted")
+
+
+def test_a_job_that_slurm_does_not_know_any_more_is_replaced_when_its_worker_has_gone(
+    fakes: Any, tmp_path: Path
+) -> None:
+    fakes("sbatch", SUBMIT)
+    fakes("squeue", _row(1, "RUNNING"))
+    with dask_hpc.SLURMCluster(**OPTIONS) as made:
+        made.scale(jobs=1)
+        until(lambda: made.workers, "it is submitted")
+        (name,) = made.worker_spec
+
+        async def begin() -> Worker:
+            return await Worker(made.scheduler_address, name=name, nthreads=1)
+
+        worker = made.sync(begin)
+        fakes("squeue", "exit 0")
+        looked = made.asked
+        until(lambda: made.asked > looked + 3, "it is asked again")
+        assert (list(made.worker_spec), submitted(tmp_path)) == ([name], 1)
+        made.sync(worker.close)
+        until(lambda: submitted(tmp_path) == 2, "it is replaced")
 
 
 @pytest.mark.errors("in a row without a worker")

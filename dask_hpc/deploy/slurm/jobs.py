@@ -26,6 +26,8 @@ StockCluster = stock.Cluster
 _AGENT = "--preload dask_hpc.agent --preload-nanny dask_hpc.agent"
 #: How long `sbatch` may take: a job that is submitted after all would be nobody's.
 _SUBMIT_S = 120.0
+#: How `sbatch` begins the line with the number of the job.
+_SUBMITTED = "Submitted batch job "
 _WALLTIME = re.compile(r"^#SBATCH (?:-t |--time=)(\S+)$", re.MULTILINE)
 
 
@@ -76,7 +78,9 @@ class SLURMJob(stock.Job):
             return None
 
     async def _submit_job(self, script_filename: str) -> str:
-        return await commands.run("sbatch", script_filename, timeout_s=_SUBMIT_S, as_is=True)
+        said = await commands.run("sbatch", script_filename, timeout_s=_SUBMIT_S, as_is=True)
+        # stock takes the first number for that of the job, and sites have `sbatch` say other things before
+        return next((line for line in said.splitlines() if line.startswith(_SUBMITTED)), said)
 
     async def close(self) -> None:
         """Cancel the job."""

@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from distributed.core import Status
@@ -54,6 +55,8 @@ class Reconciled(Pooled):
         #: Jobs that Slurm has begun.
         self._begun: set[Any] = set()
         self._trouble = ""
+        #: Ids of jobs that were submitted, as long as Slurm may go on with them.
+        self._submitted: set[str] = set()
         #: Jobs of each pool that have ended without a worker since one has come, and when the last one did.
         self._failures: Counter[str] = Counter()
         self._failed_s = 0.0
@@ -68,6 +71,12 @@ class Reconciled(Pooled):
         if self._reconciling is not None:
             self._reconciling.cancel()
         await super()._close()
+
+    async def _correct_state_internal(self) -> None:
+        try:
+            await super()._correct_state_internal()
+        finally:
+            self._submitted |= {str(job.job_id) for job in self.workers.values() if job.job_id}
 
     @property
     def expiring(self) -> set[Any]:
@@ -106,7 +115,9 @@ class Reconciled(Pooled):
             jobs = {job.job_id: spec for spec, job in self.workers.items() if job.job_id}
             self.asked += 1
             try:
-                rows = {str(row.number): row for row in await commands.squeue(jobs, timeout_s=SQUEUE_S)}
+                found = await commands.squeue(sorted(self._submitted), timeout_s=SQUEUE_S)
+                rows = {str(row.number): row for row in found}
+                await self._cancel_again({id: rows.get(id) for id in self._submitted - jobs.keys()})
                 await self._compare(jobs, rows)
             except Exception as error:
                 # whatever it is, it is said once and asked again: else jobs would silently stay unreplaced
@@ -118,6 +129,13 @@ class Reconciled(Pooled):
             else:
                 self._trouble = ""
 
+    async def _cancel_again(self, closed: Mapping[str, QueuedJob | None]) -> None:
+        """Cancel closed jobs that Slurm goes on with: it has not heard that they were cancelled."""
+        there = {id for id, row in closed.items() if row is not None and not is_over(row.state)}
+        self._submitted -= closed.keys() - there
+        with suppress(SlurmError):  # that it cannot was said when they were closed
+            await commands.scancel(sorted(there))
+
     async def _compare(self, jobs: Mapping[str, Any], rows: Mapping[str, QueuedJob]) -> None:
         """Replace jobs (specifications by id) that Slurm has ended, or will end soon."""
         now_s, known = time.time(), settings()
@@ -127,6 +145,9 @@ class Reconciled(Pooled):
             row = rows.get(id)
             if spec not in self.worker_spec:
                 continue
+            connected = any(str(name) in there for name in self._workers_of(spec))
+            if row is None and connected:
+                continue  # whatever Slurm has forgotten, nothing has ended
             if row is None or is_over(row.state):
                 self._ended(id, spec, row)
                 del self.worker_spec[spec]
@@ -135,7 +156,8 @@ class Reconciled(Pooled):
                 continue
             if row.state != "PENDING":
                 self._begun.add(spec)
-            connected = any(str(name) in there for name in self._workers_of(spec))
+            else:  # perhaps again: Slurm may put it back into its queue
+                self._begun.discard(spec)
             if connected and spec not in self._come and row.submit_s is not None:
                 self._come.add(spec)
                 pool = self._pool_of(spec)
