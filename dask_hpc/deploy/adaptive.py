@@ -115,7 +115,7 @@ class PolicyAdaptive(distributed.Adaptive):
         """Names of workers that should go: not those that go already, could not, or have just come."""
         now_s = asyncio.get_running_loop().time()
         self._kept_until_s = {name: at for name, at in self._kept_until_s.items() if at > now_s}
-        stay = set(self._kept_until_s) | {name for name in self.observed if str(name) in self._young}
+        stay = self._left_alone() | {name for name in self.observed if str(name) in self._young}
         # those that stay may be the first choice for ever: ask for as many more
         chosen = await super().workers_to_close(max(0, target - len(stay)))
         going = [name for name in chosen if name not in self._going and name not in stay]
@@ -124,6 +124,10 @@ class PolicyAdaptive(distributed.Adaptive):
         for name in going:
             counts[name] = max(counts[name], min(looks, self.wait_count - 1))
         return going[: max(0, len(self.observed) - target)]
+
+    def _left_alone(self) -> set[Any]:
+        """Names of workers that are not asked to go now."""
+        return set(self._kept_until_s)
 
     async def scale_up(self, n: Any) -> None:
         """Have `n` workers besides those on their way out."""

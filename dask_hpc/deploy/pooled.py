@@ -78,12 +78,10 @@ class PoolAdaptive(PolicyAdaptive):
         cluster = self.cluster
         return {"elsewhere": sorted(cluster.elsewhere()), "resources": cluster.resources_elsewhere()}
 
-    async def workers_to_close(self, target: int) -> list[Any]:
-        """Names of workers of the pool that should go."""
+    def _left_alone(self) -> set[Any]:
+        """Those that could not go are left alone for a while, those of the other pools for ever."""
         there = super().observed
-        # left alone for ever, like those that could not go are for a while
-        self._kept_until_s |= dict.fromkeys(there - self._mine(there), float("inf"))
-        return await super().workers_to_close(target)
+        return super()._left_alone() | (there - self._mine(there))
 
 
 def check_name(where: str, name: Any) -> None:

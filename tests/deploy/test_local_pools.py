@@ -60,6 +60,8 @@ def test_pools_have_sizes_and_roles_of_their_own_and_only_the_default_one_follow
         assert {"staging-0", "staging-1", "fat-2"} <= set(workers(client))
         cluster.scale(0, pool="staging")
         until(lambda: not any(name.startswith("staging") for name in workers(client)), "they have left")
+        # of those that come and go no name is kept
+        assert not any(str(name).startswith("staging") for name in adaptive._kept_until_s)
 
 
 @pytest.mark.parametrize(
