@@ -78,6 +78,8 @@ class Job:
         self._opened = False
         self._closed = False
         self._opening = asyncio.Lock()
+        #: Takes back what was interrupted; kept, since a loop does not keep its tasks.
+        self._withdrawing: asyncio.Future[None] | None = None
         #: Id on the scheduler; None before the job is opened.
         self.id: str | None = None
 
@@ -134,15 +136,25 @@ class Job:
         if self.id is not None:
             raise RuntimeError(f"job {self.id} was submitted already; declare a new one")
         client = self.channel.client
-        row = await self.channel.ask(
-            "announce", spec=self._spec, client=client.id, token=self._token, pool_hint=_pool_hint(client)
-        )
+        said = {"spec": self._spec, "client": client.id, "token": self._token}
+        asking = asyncio.ensure_future(self.channel.ask("announce", **said, pool_hint=_pool_hint(client)))
+        try:
+            row = await asyncio.shield(asking)
+        except asyncio.CancelledError:
+            # who has interrupted this must not leave a job behind that waits to be opened
+            asking.add_done_callback(self._withdraw)
+            raise
         self.id = row["id"]
         if self._spec.get("protect"):
             await self._protect()
         self._opened = True
         # Older than what follows, younger than what was submitted before
         self._send(OPEN)
+
+    def _withdraw(self, asked: asyncio.Future[Any]) -> None:
+        if not asked.cancelled() and asked.exception() is None:
+            self.id = asked.result()["id"]
+            self._withdrawing = asyncio.ensure_future(self._cancel("interrupted before it was submitted"))
 
     async def _protect(self) -> None:
         """Find out whether, and from where, it can be protected, before anything is computed."""

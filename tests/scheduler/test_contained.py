@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 from distributed import Client, secede
-from helpers import engine, live, started, within
+from helpers import engine, live, started, traces_of_ours, within
 from tasks import inc
 
 import dask_hpc
+from dask_hpc.errors import JobFailed
 from dask_hpc.scheduler.tables.events import GraphTaken, SlotsOpened, TaskAnswered
 
 
@@ -46,6 +47,22 @@ async def test_workers_and_clients_stay_connected_when_we_fail_over_what_they_sa
         assert (dict(s.workers), dict(s.clients)) == (workers, clients)
         await job.close()
         await job.wait(20)
+
+
+@pytest.mark.errors("cannot be queued")
+@live(workers=2)
+async def test_a_job_for_which_we_cannot_wake_fails_and_stock_goes_on(c, s, a, b):
+    rt = await dask_hpc.install(c)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine(s)._overrides, "place", fails)
+        async with rt.job("main", nodes=1) as job:
+            assert await within(c.submit(inc, 1, pure=False)) == 2
+        with pytest.raises(JobFailed):
+            await job.wait(10)
+        assert traces_of_ours(s) == []
+    async with rt.job("main", nodes=1) as job:
+        assert await within(c.submit(inc, 2, pure=False)) == 3
+    assert (await job.wait(10))["state"] == "completed"
 
 
 @pytest.mark.errors("failed in bind_job; work goes on", "failed in close_job; work goes on")

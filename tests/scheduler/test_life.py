@@ -8,7 +8,19 @@ import re
 import pytest
 from distributed import Client
 from distributed.client import FutureCancelledError
-from helpers import Gate, asleep, live, record, started, state_of, through, traces_of_ours, until, within
+from helpers import (
+    Gate,
+    asleep,
+    engine,
+    live,
+    record,
+    started,
+    state_of,
+    through,
+    traces_of_ours,
+    until,
+    within,
+)
 from tasks import inc, slow_inc
 
 import dask_hpc
@@ -267,3 +279,32 @@ def test_a_limit_that_is_none_is_refused(loop, limit):
             job.wait()
         with pytest.raises(ValueError, match="timeout is '5 s'"):
             job.wait("5 s")
+
+
+@live(workers=1)
+async def test_a_job_that_is_cancelled_while_the_runtime_still_falls_asleep_is_cancelled(c, s, a):
+    rt = await dask_hpc.install(c)
+    # as while the last lines of a trace are written
+    async with engine(s)._lock, rt.job("early") as job:
+        await until(lambda: job.id in engine(s).state.jobs.active, "it is on its way")
+        assert (await job.cancel())["state"] == "cancelled"
+    with pytest.raises(JobCancelled):
+        await job.wait(10)
+    assert await c.submit(inc, 1, pure=False) == 2
+    await asleep(s)
+    assert traces_of_ours(s) == []
+
+
+@live(workers=1)
+async def test_who_interrupts_the_declaration_of_a_job_leaves_none_behind(c, s, a):
+    rt = await dask_hpc.install(c)
+    announced = engine(s).state.jobs.announced
+    entering = asyncio.ensure_future(rt.job("interrupted").__aenter__())
+    while not announced:
+        await asyncio.sleep(0)
+    entering.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await entering
+    await until(lambda: not announced, "the scheduler is told")
+    (row,) = await rt.jobs()
+    assert (row["state"], row["reason"]) == ("cancelled", "interrupted before it was submitted")

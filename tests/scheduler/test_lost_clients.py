@@ -71,3 +71,18 @@ async def test_closing_the_client_inside_a_context_cancels_the_job_at_once(c, s,
     (row,) = [row for row in await rt.jobs() if row["id"] == job.id]
     assert "closed inside its context" in row["reason"]
     await asleep(s)
+
+
+@live()
+async def test_a_job_whose_client_goes_before_it_is_opened_does_not_wait_for_ever(c, s, *workers):
+    rt = await dask_hpc.install(c)
+    async with Client(s.address, asynchronous=True) as other:
+        job = (await dask_hpc.install(other)).job("never", nodes=1)
+        # all but the message that opens it, which goes on the stream that breaks
+        asked = {"spec": job._spec, "client": other.id, "token": job._token}
+        row = await job.channel.ask("announce", **asked)
+        assert (row["state"], [each["id"] for each in await rt.jobs()]) == ("pending", [row["id"]])
+    await until(lambda: other.id not in s.clients, "it has gone")
+    (row,) = await rt.jobs()
+    assert row["state"] == "cancelled"
+    assert "before it was submitted" in row["reason"]

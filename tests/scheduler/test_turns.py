@@ -122,6 +122,24 @@ def seconds_of(kinds):
     return lambda kind: kinds.get(kind, 0.0)
 
 
+@live(1, lend="5 s")
+async def test_what_was_released_before_it_ran_is_not_to_be_served(c, s, a):
+    rt = await dask_hpc.install(c, policy="fair")
+    turns = engine(s).turns
+
+    def owed(job):
+        work = turns._virtual.works.get(job.id)
+        return 0.0 if work is None else work.done_s + work.left_s - turns._virtual.served_s[job.id]
+
+    async with rt.job("search") as job:
+        futures = c.map(a_while, range(2000), key="search", pure=False)
+        await until(lambda: owed(job) > 20, "forty seconds are expected")
+        assert await futures[0] == 0
+        del futures
+    assert "released before they ran" in (await job.wait(10))["reason"]
+    assert owed(job) < 1
+
+
 def test_each_kind_of_task_takes_what_it_took_here_else_elsewhere_else_nothing():
     expected = Expected()
     for kind, count in {"load": 10, "fit": 4, "new": 7}.items():

@@ -20,6 +20,7 @@ from helpers import (
     through,
     traces_of_ours,
     until,
+    within,
     without_validation,
 )
 from tasks import inc
@@ -135,6 +136,34 @@ async def test_jobs_reopened_while_the_runtime_goes_to_sleep(c, s, *workers):
     await asleep(s)
     assert traces_of_ours(s) == []
     assert [r["state"] for r in await rt.jobs()] == ["completed"] * 15
+
+
+@live(workers=2)
+async def test_a_job_that_comes_as_the_runtime_goes_to_sleep_waits_for_no_silent_worker(c, s, *workers):
+    rt = await dask_hpc.install(c, "fcfs")
+    gate, answers = Gate(), []
+    async with rt.job("first", nodes=2, min_nodes=1, max_nodes=2) as first:
+        await started(s, first, 2)
+        # as of a worker whose interpreter is busy
+        handler = s.stream_handlers["steal-response"]
+        s.stream_handlers["steal-response"] = lambda **answer: answers.append(answer)
+        futures = c.map(through, range(4), gate=gate, pure=False)
+        await until(lambda: gate.arrived == 2, "each thread is busy, and a task waits behind")
+        resize = asyncio.ensure_future(first.resize(1))
+        await until(lambda: answers, "it was asked back")
+        await first.cancel()
+    gate.open()
+    await resize
+    async with rt.job("second", nodes=1) as second:
+        assert await within(c.submit(inc, 1, pure=False), 5) == 2
+        assert engine(s).rounds.drain.waiting
+    await second.wait(10)
+    s.stream_handlers["steal-response"] = handler
+    for late in answers:
+        handler(**late)
+    await asleep(s)
+    assert traces_of_ours(s) == []
+    assert {future.status for future in futures} == {"cancelled"}
 
 
 @live()

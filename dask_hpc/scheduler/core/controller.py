@@ -280,6 +280,11 @@ class Controller:
         """Log something that happened to a job without a decision of the policy."""
         self._say(self.state.now_s(), "request", "note", job, None, code, text, "done")
 
+    def forget(self, job: str) -> None:
+        """What was last said of a job is over, or the job is: it may be said again."""
+        for key in [key for key in self._said if key[0] == job]:
+            del self._said[key]
+
     def _log(self, now_s: float, trigger: str, action: Action, reason: Reason, result: str) -> None:
         job = getattr(action, "job", "")
         nodes = getattr(action, "nodes", None)
@@ -301,10 +306,10 @@ class Controller:
         if result in ("held", "suppressed", "refused", "failed"):
             if self._said.get(key) == text:
                 return
-            self._said[key] = text
+            if not job or job in self.state.jobs.active:
+                self._said[key] = text
         else:
-            for other in [k for k in self._said if k[0] == job]:
-                del self._said[other]
+            self.forget(job)
         self.decisions.append(
             {
                 "t_s": round(now_s, 6),

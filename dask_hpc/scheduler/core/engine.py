@@ -14,8 +14,6 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from tornado.ioloop import PeriodicCallback
-
 from dask_hpc.clock import Clock
 from dask_hpc.config import Settings
 from dask_hpc.errors import DaskHPCError, TraceError
@@ -24,6 +22,7 @@ from dask_hpc.scheduler.core.controller import Controller
 from dask_hpc.scheduler.core.handlers import Handlers
 from dask_hpc.scheduler.core.lifecycle import Lifecycle
 from dask_hpc.scheduler.core.notices import Notices
+from dask_hpc.scheduler.core.periodic import Periodic
 from dask_hpc.scheduler.core.plugin import PLUGIN_NAME, HPCSchedulerPlugin
 from dask_hpc.scheduler.core.tracing import Tracing
 from dask_hpc.scheduler.internals import overrides, selfcheck, writes
@@ -106,7 +105,7 @@ class Engine:
         self._lock = asyncio.Lock()
         #: How many need it awake although no job is active.
         self._needed = 0
-        self._callbacks: dict[str, PeriodicCallback] = {}
+        self._periodic = Periodic(scheduler)
         self._background: set[asyncio.Task[None]] = set()
         self._adoption: asyncio.Task[None] | None = None
 
@@ -119,8 +118,13 @@ class Engine:
                 return
             selfcheck.require(self.scheduler)
             self.awake = True
-            self._join()
-            self._start_plain()
+            try:
+                self._join()
+                self._start_plain()
+            except BaseException:  # half awake it would keep what it has not taken over
+                self.awake = False
+                self._part()
+                raise
             self._adoption = self._spawn(self._adopt())
 
     async def open_job(self, id: str) -> None:
@@ -130,13 +134,16 @@ class Engine:
             return
         try:
             await self.wake()
-        except DaskHPCError as error:
-            # this runs on the client's stream, which must not break
-            logger.error("Job %s cannot be queued: %s", id, error)
-            job.reason = str(error)
+        except Exception as error:
+            # this runs on the client's stream, which must not break, and nobody is to wait for ever
+            ours = isinstance(error, DaskHPCError)
+            logger.error("Job %s cannot be queued: %s", id, error, exc_info=not ours)
+            job.end_s, job.reason = self.state.now_s(), str(error) or repr(error)
             job.step("fail")
             self.state.jobs.end(job)
             return
+        if not job.active:
+            return self.rest()  # it was cancelled meanwhile
         self.turns.join(job)
         self.state.note_job(job)
         self.controller.request("submit")
@@ -144,16 +151,18 @@ class Engine:
     async def sleep(self) -> None:
         """Hand everything back to stock scheduling, unless a job needs us."""
         async with self._lock:
-            if not self.awake or self.state.jobs.named or (self.parts.needed() and not self.leaving):
+            if not self.awake or self._has_work():
                 return
-            self.controller.enabled = False
-            self.awake = False
+            # a task that a worker gives back after we have gone would be lost
+            while self.rounds.drain.waiting or self.overflow.waiting:
+                self.rounds.abandon("dask_hpc goes to sleep")
+                await asyncio.sleep(self.state.settings.sweep_s)
+                if self._has_work():  # it waits in `wake`, for no worker that is silent
+                    return
+            self.controller.enabled = self.awake = False
             self.rounds.abandon("dask_hpc goes to sleep")
             if self._adoption is not None:
                 self._adoption.cancel()
-            # a task that a worker gives back after we have gone would be lost
-            while self.rounds.drain.waiting or self.overflow.waiting:
-                await asyncio.sleep(self.state.settings.sweep_s)
             await self.ownership.hand_back()
             # a job that has come meanwhile waits in `wake`
             self._part()
@@ -176,9 +185,12 @@ class Engine:
         """Whether somebody keeps it awake (`kept_awake`)."""
         return self._needed > 0
 
+    def _has_work(self) -> bool:
+        return bool(self.state.jobs.named) or (self.parts.needed() and not self.leaving)
+
     def rest(self) -> None:
         """Go to sleep, if nobody needs it any more."""
-        if not self.state.jobs.named and not self.parts.needed():
+        if not self._has_work():
             self._spawn(self.sleep())
 
     async def stop(self) -> None:
@@ -207,8 +219,8 @@ class Engine:
         for address in self.scheduler.workers:
             self.state.add_worker(address)
         self.parts.tick(self.state.now_s())
-        self._every("hpc-tick", self.state.settings.tick_s, self._tick)
-        self._every("hpc-sweep", self.state.settings.sweep_s, self._sweep)
+        self._periodic.start("hpc-tick", self.state.settings.tick_s, self._tick)
+        self._periodic.start("hpc-sweep", self.state.settings.sweep_s, self._sweep)
         try:
             self.tracing.to(self.state.settings.trace_path)
         except TraceError as error:
@@ -217,21 +229,19 @@ class Engine:
 
     def _part(self) -> None:
         state = self.state
-        for name, callback in self._callbacks.items():
-            callback.stop()
-            self.scheduler.periodic_callbacks.pop(name, None)
-        self._callbacks.clear()
+        self._periodic.stop()
         self._overrides.undo()
         if self.scheduler.plugins.get(PLUGIN_NAME) is not None:
             self.scheduler.remove_plugin(PLUGIN_NAME)
         writes.forget_topics(self.scheduler)
         self.small.clear()
+        self.admission.clear()
         for address in list(state.nodes.at):
             state.drop_worker(address)
         state.nodes.clear()
-        for job in list(state.jobs.active.values()):
-            if job.is_default:
-                state.jobs.end(job)
+        for job in [one for one in state.jobs.active.values() if one.is_default]:
+            state.jobs.end(job)
+            self.controller.forget(job.id)
         state.plain.clear()
         state.intake = None
         self.queue.closed = False
@@ -258,8 +268,7 @@ class Engine:
     def close(self) -> None:
         """Stop everything at once: the scheduler is going away."""
         self.controller.enabled = False
-        for callback in self._callbacks.values():
-            callback.stop()
+        self._periodic.stop()
         for task in self._background:
             task.cancel()
         self.tracing.close()
@@ -275,12 +284,6 @@ class Engine:
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("A background task of dask_hpc failed", exc_info=error)
 
-    def _every(self, name: str, seconds: float, call: Callable[[], None]) -> None:
-        callback = PeriodicCallback(call, seconds * 1000)
-        self._callbacks[name] = callback
-        self.scheduler.periodic_callbacks[name] = callback
-        callback.start()
-
     def use_settings(self, settings: Settings) -> None:
         """Work by other settings from now on."""
         state = self.state
@@ -288,10 +291,7 @@ class Engine:
         state.records = deque(state.records, maxlen=settings.trace_keep)
         self.controller.decisions = deque(self.controller.decisions, maxlen=settings.decisions_keep)
         for name, seconds in (("hpc-tick", settings.tick_s), ("hpc-sweep", settings.sweep_s)):
-            if (callback := self._callbacks.get(name)) is not None:
-                callback.stop()
-                callback.callback_time = seconds * 1000
-                callback.start()
+            self._periodic.change(name, seconds)
 
     # ----------------------------------------------------------------- events
 

@@ -62,9 +62,13 @@ class Lifecycle:
                 job.client_gone_s = self.state.now_s()
                 # what only this client wanted has just been dropped; what others want goes on
                 job.dropped = job.closed and job.done
+        self.forget_announced()
+
+    def forget_announced(self) -> None:
+        """Cancel jobs whose client has gone before it has opened them; asleep, nobody hears of it."""
         for job in list(self.state.jobs.announced.values()):
-            if job.client == client:
-                self.cancel(job, ReasonCode.CLIENT_GONE, "its client has gone")
+            if job.client not in self.scheduler.clients:
+                self.cancel(job, ReasonCode.CLIENT_GONE, "its client has gone before it was submitted")
 
     def submitted(self, named: Any, keys: Collection[Any]) -> None:
         """Stock has taken a graph, or reported to the client that it cannot: then its job has failed."""
@@ -151,6 +155,7 @@ class Lifecycle:
         self.ownership.inherit(job, heir)
         self.turns.inherit(job, heir)
         state.jobs.end(job)
+        self.controller.forget(job.id)
 
     def announce(self, spec: JobSpec, client: str, pool_hint: int) -> JobRecord:
         """Check a new job; it is queued when the client's stream says so.
@@ -161,6 +166,7 @@ class Lifecycle:
             When the pool can never hold it.
         """
         state = self.state
+        self.forget_announced()
         state.pool_hint = max(state.pool_hint, pool_hint)
         pool = state.pool_nodes()
         if not pool:
@@ -192,7 +198,7 @@ class Lifecycle:
         if job.is_default:
             raise ValueError(f"{job.id} is plain work, not a job: cancel its futures instead")
         if job.id in self.state.jobs.announced:
-            job.reason = text
+            job.end_s, job.reason = self.state.now_s(), text
             job.step("cancel")
             self.state.jobs.end(job)
         if not job.active:
@@ -207,6 +213,7 @@ class Lifecycle:
         state = self.state
         if event == "complete":
             state.jobs.completed(job, state.nodes_up(job), state.now_s())
+            self.turns.completed(job)
             job.step("close")
         else:
             self.turns.left(job)
@@ -220,12 +227,12 @@ class Lifecycle:
         state.note_job(job)
         state.jobs.end(job)
         self.controller.note(job.id, code, text)
-        left_over = job.unfinished
-        heir = state.intake or state.plain[0]
-        bound = self.ownership.inherit(job, heir)
-        if left_over:
-            moved = self.ownership.rebind(bound)
-            writes.retry_unplaced(self.scheduler, [ts.key for ts in moved], f"hpc-end-{job.id}")
+        if state.plain:  # else it has come as all was handed back, and none of its tasks yet
+            left_over = job.unfinished
+            bound = self.ownership.inherit(job, state.intake or state.plain[0])
+            if left_over:
+                moved = self.ownership.rebind(bound)
+                writes.retry_unplaced(self.scheduler, [ts.key for ts in moved], f"hpc-end-{job.id}")
         self.rounds.leave(job)
         self.admission.scan(*state.plain)
         self.controller.request("finish")

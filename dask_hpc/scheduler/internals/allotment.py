@@ -86,7 +86,7 @@ class Lane(Generic[OwnerT]):
     changing its few lanes.
     """
 
-    __slots__ = ("guest", "inherited", "job", "kind", "restriction")
+    __slots__ = ("__weakref__", "guest", "inherited", "job", "kind", "restriction")
 
     def __init__(self, job: OwnerT, kind: LaneKind, restriction: AllotmentSet | None) -> None:
         self.job = job

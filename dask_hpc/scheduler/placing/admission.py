@@ -139,6 +139,13 @@ class Admission:
         self._only.pop(address, None)
         self.lending.settle(address)
 
+    def clear(self) -> None:
+        """Forget workers and jobs: of those that go from now on nobody tells."""
+        self._only.clear()
+        self.dirty.clear()
+        self.offered.clear()
+        self.grown.clear()
+
     def sweep(self) -> None:
         """Look at every job that has held tasks, and at what no event told to have left a borrowed slot."""
         for address in list(self.lending.loans):

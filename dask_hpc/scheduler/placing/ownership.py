@@ -303,8 +303,8 @@ class Ownership:
             lane.restriction = heir.lanes[lane.kind].restriction
             lane.inherited = True
             lane.guest = lane.guest and not heir.is_default
-            heir.inherited.append(lane)
-        job.inherited = []
+            heir.inherited.add(lane)
+        job.inherited.clear()
         heir.unfinished += job.unfinished
         heir.processing += job.processing
         heir.held += job.held

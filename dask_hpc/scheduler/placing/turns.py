@@ -8,6 +8,7 @@ does not move when others come, so that what was sent long ago and what is sent 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dask_hpc.scheduler.internals import durations
@@ -83,6 +84,16 @@ class Turns:
     def left(self, job: JobRecord) -> None:
         """Forget a job that has ended before its work was done."""
         self._virtual = without(self._virtual, job.id)
+
+    def completed(self, job: JobRecord) -> None:
+        """What a job is still to be served on the virtual cluster is what it has done, whatever was expected.
+
+        Tasks that nobody wanted any more before they ran were not done.
+        """
+        work = self._virtual.works.get(job.id)
+        if work is not None:
+            done = replace(work, done_s=min(job.expected.done_s, work.done_s + work.left_s), left_s=0.0)
+            self._virtual = replace(self._virtual, works={**self._virtual.works, job.id: done})
 
     def join(self, job: JobRecord) -> None:
         """Let a new job that asked for no nodes take turns, if the policy says so."""

@@ -10,6 +10,7 @@ from typing import Any
 from dask_hpc.errors import UnknownJob
 from dask_hpc.scheduler.core.engine import Engine
 from dask_hpc.scheduler.internals import durations
+from dask_hpc.scheduler.tables.job_table import some
 from dask_hpc.scheduler.tables.jobs import JobRecord
 from dask_hpc.scheduler.tables.parts import Method
 from dask_hpc_policies.decision import Action, Expand, Reason, ReasonCode, Shrink
@@ -88,6 +89,7 @@ class JobMethods:
     def rows(self, ended: int | None = None) -> list[dict[str, Any]]:
         """See `jobs`."""
         table = self._state.jobs
+        self._engine.lifecycle.forget_announced()
         begin = 0 if ended is None else max(0, len(table.ended) - ended)
         records = [
             *itertools.islice(table.ended, begin, None),
@@ -98,6 +100,8 @@ class JobMethods:
 
     async def wait(self, job: str, timeout_s: float) -> dict[str, Any]:
         """Row of the job when it has ended, or after `timeout_s` seconds."""
+        if (past := self._state.jobs.past(job)) is not None:
+            return past
         record = self._state.jobs.find(job)
         try:
             await asyncio.wait_for(record.ended.wait(), timeout_s)
@@ -123,7 +127,7 @@ class JobMethods:
             if len(same) == 1:
                 return same[0]
             if same:
-                ids = ", ".join(record.id for record in same)
+                ids = some([record.id for record in same])
                 raise UnknownJob(f"{len(same)} {what} jobs are called {job!r}; say which by its id: {ids}")
         return table.find(job)
 

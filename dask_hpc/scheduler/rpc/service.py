@@ -222,7 +222,8 @@ class Service:
                 f"job {job} is not open on this cluster any more (dask_hpc may have been installed anew "
                 "since it was declared); declare a new one"
             )
-        return self.jobs.row(self.engine.state.jobs.find(job))
+        jobs = self.engine.state.jobs
+        return jobs.past(job) or self.jobs.row(jobs.find(job))
 
     async def update(
         self,

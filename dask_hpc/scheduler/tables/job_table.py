@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from dask_hpc.errors import UnknownJob
 from dask_hpc.scheduler.tables.jobs import JobRecord
@@ -12,9 +15,12 @@ from dask_hpc_policies.jobs.estimates import RecordedRuns
 from dask_hpc_policies.jobs.jobspec import JobSpec
 from dask_hpc_policies.model import DEFAULT_JOB, JobRequest
 
-_ENDED_KEPT = 1000
+#: Jobs that have ended and are remembered whole, and those before them of which the row is.
+_ENDED_KEPT, _PAST_KEPT = 1000, 10_000
 #: Names and sizes of completed jobs that are remembered.
 _RECORDED_KEPT = 1000
+#: Jobs that are named when one is not known.
+_NAMED = 20
 
 
 class JobTable:
@@ -24,7 +30,9 @@ class JobTable:
         #: Checked, and about to be queued: their message on the client's stream is on its way.
         self.announced: dict[str, JobRecord] = {}
         self.active: dict[str, JobRecord] = {}
-        self.ended: deque[JobRecord] = deque(maxlen=_ENDED_KEPT)
+        self.ended: deque[JobRecord] = deque()
+        #: Rows of those that ended before these, as JSON, by id: a kilobyte each.
+        self._past: dict[str, str] = {}
         #: What completed jobs took, by name and size: what the next ones of that name are expected to take.
         self.recorded = RecordedRuns()
         self._numbers = itertools.count(1)
@@ -87,6 +95,22 @@ class JobTable:
         known = self.active.pop(job.id, None) or self.announced.pop(job.id, None)
         if known is not None and not job.is_default:
             self.ended.append(job)
+            if len(self.ended) > _ENDED_KEPT:
+                self._put_away(self.ended.popleft())
+
+    def _put_away(self, job: JobRecord) -> None:
+        request = job.request
+        asked = {"user": request.user, "weight": request.weight, "exclusive": request.exclusive}
+        nothing = dict.fromkeys(("forecast", "target_nodes", "held_task_s"))
+        row = {**job.row(0), **asked, **nothing, "sizes": [], "phases": []}
+        self._past[job.id] = json.dumps(row)
+        if len(self._past) > _PAST_KEPT:
+            del self._past[next(iter(self._past))]
+
+    def past(self, id: str) -> dict[str, Any] | None:
+        """Row of a job that ended so long ago that no more is known of it; None for any other."""
+        row: dict[str, Any] | None = json.loads(self._past.get(id, "null"))
+        return row
 
     @property
     def named(self) -> list[JobRecord]:
@@ -110,12 +134,19 @@ class JobTable:
             return self.active[job]
         same = [record.id for record in self.active.values() if record.name == job]
         if one and len(same) > 1:
-            raise UnknownJob(
-                f"{len(same)} active jobs are called {job!r}; say which by its id: {', '.join(same)}"
-            )
+            raise UnknownJob(f"{len(same)} active jobs are called {job!r}; say which by its id: {some(same)}")
         everything = [*self.ended, *self.active.values(), *self.announced.values()]
         for record in reversed(everything):
             if record.id == job or record.name == job:
                 return record
-        known = ", ".join(record.id for record in everything) or "none"
+        if (row := self.past(job)) is not None:
+            text = f"job {job} has ended ({row['state']}: {row['reason']}) and {_ENDED_KEPT} after it"
+            raise UnknownJob(f"{text}: its status is all that is kept")
+        known = some([record.id for record in everything]) or "none"
         raise UnknownJob(f"no job has the id or name {job!r}; known jobs: {known}")
+
+
+def some(ids: Sequence[str]) -> str:
+    """The last of these ids, for a message; how many there are before them, if there are."""
+    more = f", and {len(ids) - _NAMED} before them" if len(ids) > _NAMED else ""
+    return ", ".join(ids[-_NAMED:]) + more

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, cast
+from weakref import WeakSet
 
 from dask_hpc.scheduler.internals.allotment import HOLD, AllotmentSet, Lane, LaneKind
 from dask_hpc.scheduler.tables.expected import Expected
@@ -124,8 +125,8 @@ class JobRecord:
             "p2p": Lane(self, "p2p", self.allotment),
             "free": Lane(self, "free", None),
         }
-        #: Lanes of ended jobs whose tasks are this job's now.
-        self.inherited: list[Lane] = []
+        #: Lanes of ended jobs whose tasks are this job's now; those that no task is in any more go.
+        self.inherited: WeakSet[Lane] = WeakSet()
         #: Held tasks: (priority, counter, task state). Entries may be stale; see `next_held`.
         self.queue: list[tuple[Any, int, Any]] = []
         #: Unheld tasks that found no worker: looked at again when the allotment grows.
@@ -264,7 +265,7 @@ class JobRecord:
                 return lane
         lane = Lane(self, kind, self.lanes[kind].restriction)
         lane.guest = lane.inherited = True
-        self.inherited.append(lane)
+        self.inherited.add(lane)
         return lane
 
     def own_lane(self) -> Lane:
@@ -273,7 +274,7 @@ class JobRecord:
             if lane.restriction is self.allotment and not lane.guest:
                 return lane
         lane = Lane(self, "rest", self.allotment)
-        self.inherited.append(lane)
+        self.inherited.add(lane)
         return lane
 
     def park(self, ts: Any, first: bool = False) -> None:

@@ -196,7 +196,7 @@ class State:
         if lane is None:
             lane = pins[node] = Lane(job, "rest", AllotmentSet())
             # what becomes of the tasks of an ended job becomes of these, too
-            job.inherited.append(lane)
+            job.inherited.add(lane)
             self._place_pins(job)
         return lane
 
