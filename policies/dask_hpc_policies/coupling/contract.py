@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -155,27 +154,26 @@ def _field(name: str, said: Any) -> Field:
 
 
 def uncovered(field: Field, blocks: Iterable[Place]) -> str:
-    """Why blocks do not cover a field, each index once; nothing when they do."""
-    placed = list(blocks)
-    edges = [
-        sorted({0, whole, *(at[dim] for at, _ in placed), *(at[dim] + shape[dim] for at, shape in placed)})
-        for dim, whole in enumerate(field.shape)
-    ]
-    seen: set[tuple[int, ...]] = set()
-    for at, shape in placed:
-        spans = [
-            range(bisect_left(edge, first), bisect_left(edge, first + count))
-            for edge, first, count in zip(edges, at, shape, strict=True)
-        ]
-        for cell in itertools.product(*spans):
-            if cell in seen:
-                return f"{field.name!r} has two blocks at {_named(field, edges, cell)}"
-            seen.add(cell)
-    if len(seen) == math.prod(len(edge) - 1 for edge in edges):
+    """Why blocks do not cover a field, each index once; nothing when they do.
+
+    The corners of a block count one more or one less, in turn along each dimension: summed up from the first
+    index on, they tell how many blocks each index has. Those of blocks that cover the field leave the corners
+    of the field; where one is left over, the first one is at the first index that has none, or several. It
+    costs as much as there are corners, however the blocks lie.
+    """
+    signs = [math.prod(each) for each in itertools.product((1, -1), repeat=len(field.dims))]
+    left: dict[tuple[int, ...], int] = {}
+    whole: Place = tuple([0] * len(field.dims)), field.shape
+    for weight, (at, shape) in itertools.chain([(-1, whole)], ((1, block) for block in blocks)):
+        edges = [(first, first + count) for first, count in zip(at, shape, strict=True)]
+        for sign, corner in zip(signs, itertools.product(*edges), strict=True):
+            left[corner] = left.get(corner, 0) + weight * sign
+    wrong = min((corner for corner, count in left.items() if count), default=None)
+    if wrong is None:
         return ""
-    cells = itertools.product(*(range(len(edge) - 1) for edge in edges))
-    missing = next(cell for cell in cells if cell not in seen)
-    return f"{field.name!r} has no block at {_named(field, edges, missing)}"
+    what = "two blocks" if left[wrong] > 0 else "no block"
+    where = ", ".join(f"{dim}={at}" for dim, at in zip(field.dims, wrong, strict=True))
+    return f"{field.name!r} has {what} at {where}"
 
 
 def shared(field: Field, one: Place, other: Place) -> str:
@@ -186,11 +184,6 @@ def shared(field: Field, one: Place, other: Place) -> str:
             return ""
         begin.append(max(first, its_first))
     return ", ".join(f"{dim}={at}" for dim, at in zip(field.dims, begin, strict=True))
-
-
-def _named(field: Field, edges: Sequence[Sequence[int]], cell: tuple[int, ...]) -> str:
-    begin = (f"{dim}={edge[at]}" for dim, edge, at in zip(field.dims, edges, cell, strict=True))
-    return ", ".join(begin)
 
 
 def chunks(field: Field, blocks: Sequence[Place]) -> tuple[tuple[int, ...], ...] | None:
