@@ -200,6 +200,21 @@ class MeteredStore(WrapperStore[Store]):
         with self._busy():
             return await self._store.exists(key)
 
+    async def getsize(self, key: str) -> int:
+        """Bytes of a value, as the store itself finds that out: few have to read it."""
+        with self._busy():
+            return await self._store.getsize(key)
+
+    async def getsize_prefix(self, prefix: str) -> int:
+        """Bytes of all values under a prefix, in the same way."""
+        with self._busy():
+            return await self._store.getsize_prefix(prefix)
+
+    @property
+    def supports_consolidated_metadata(self) -> bool:
+        """As the store says: one that has a way of its own says no."""
+        return self._store.supports_consolidated_metadata
+
     async def delete(self, key: str) -> None:
         """Delete a value."""
         with self._busy():

@@ -275,6 +275,23 @@ def test_it_has_what_only_its_store_has():
     assert not any(hasattr(metered(MemoryStore()), f"{way}_sync") for way in ("get", "set", "delete"))
 
 
+def test_sizes_are_asked_of_the_store_and_read_nothing(tmp_path):
+    class Counted(LocalStore):
+        supports_consolidated_metadata = False
+        reads = 0
+
+        async def get(self, *args, **more):
+            self.reads += 1
+            return await super().get(*args, **more)
+
+    store = Counted(tmp_path)
+    array = zarr.create_array(metered(store), shape=(64,), chunks=(8,), dtype="f8")
+    array[:] = np.random.default_rng(0).random(64)
+    store.reads = 0
+    assert array.nbytes_stored() >= chunk_bytes(tmp_path) > asyncio.run(metered(store).getsize("c/0")) > 0
+    assert (store.reads, metered(store).supports_consolidated_metadata) == (0, False)
+
+
 def test_it_travels_and_is_equal_to_its_like(tmp_path):
     store = metered(tmp_path, "scratch")
     again = loads(dumps(store))
