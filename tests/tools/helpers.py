@@ -123,8 +123,9 @@ def traces_of_ours(scheduler: Scheduler) -> list[str]:
     ]
     if "plugin dask-hpc-watched" not in found:  # it calls stock's plugins, and they are given back with it
         found += [f"transition of {n}" for n, one in scheduler.plugins.items() if "transition" in vars(one)]
-    for name in ("valid_workers", "request_remove_replicas"):
-        found += [name] if name in vars(scheduler) else []
+    found += ["valid_workers"] if "valid_workers" in vars(scheduler) else []
+    manager = scheduler.extensions.get("amm")
+    found += ["_find_dropper"] if manager is not None and "_find_dropper" in vars(manager) else []
     found += ["log_event"] if "log_event" in vars(scheduler) and not installed(scheduler) else []
     found += [
         f"restriction of {ts.key!r}"

@@ -3,7 +3,8 @@
 Stock's Active Memory Manager has all copies of data dropped but one, every two seconds, and of that one where
 most is to be done with it: the copy that stays may be the one that was fetched for a moment.
 
-Rules of the file: one method of the scheduler is replaced, and put back by `Copies.unwrap`.
+Rules of the file: one method of that manager is replaced, and put back by `Copies.unwrap`. It is where the
+manager looks for a copy to drop: of such data it finds none, and so goes on as if nobody had proposed it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler
 
-_METHOD = "request_remove_replicas"
+_METHOD = "_find_dropper"
 
 
 class Copies:
@@ -31,30 +32,36 @@ class Copies:
     def __init__(self, scheduler: Scheduler, keeps: Callable[[Any], bool]) -> None:
         self._scheduler: Any = scheduler
         self._keeps = keeps
-        #: What was there in place of the scheduler's own method, and what is asked.
+        #: The manager, what was there in place of its own method, and what is asked.
+        self._manager: Any = None
         self._before: Any = None
-        self._remove_others: Any = None
+        self._find: Any = None
 
     def wrap(self) -> None:
         """Keep them from now on."""
-        if self._remove_others is None:
-            self._before = vars(self._scheduler).get(_METHOD)
-            self._remove_others = getattr(self._scheduler, _METHOD)
-            setattr(self._scheduler, _METHOD, self._remove)
+        manager = self._scheduler.extensions.get("amm")
+        if self._find is None and manager is not None:
+            self._manager = manager
+            self._before = vars(manager).get(_METHOD)
+            self._find = getattr(manager, _METHOD)
+            setattr(manager, _METHOD, self._to_drop)
 
     def unwrap(self) -> None:
         """Keep them no more."""
-        if vars(self._scheduler).get(_METHOD) != self._remove:
+        manager = self._manager
+        if manager is None or vars(manager).get(_METHOD) != self._to_drop:
             return  # somebody has replaced it since, and may ask for what they found
-        self._remove_others = None
+        self._find = self._manager = None
         if self._before is None:
-            delattr(self._scheduler, _METHOD)
+            delattr(manager, _METHOD)
         else:
-            setattr(self._scheduler, _METHOD, self._before)
+            setattr(manager, _METHOD, self._before)
 
-    def _remove(self, addr: str, keys: list[Any], *, stimulus_id: str) -> None:
-        scheduler = self._scheduler
-        if scheduler.workers[addr] in scheduler.running:
-            keys = [key for key in keys if not self._keeps(key)]
-        if keys:
-            self._remove_others(addr, keys, stimulus_id=stimulus_id)
+    def _to_drop(self, ts: Any, candidates: set[Any] | None, pending_drop: set[Any]) -> Any:
+        """The worker that is to drop its copy of a task's result, or None."""
+        if self._keeps(ts.key):
+            there = (ts.who_has or set()) - self._scheduler.running
+            candidates = there if candidates is None else candidates & there
+            if not candidates:
+                return None
+        return self._find(ts, candidates, pending_drop)

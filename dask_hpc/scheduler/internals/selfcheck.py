@@ -16,6 +16,7 @@ import distributed
 from dask._task_spec import GraphNode
 from distributed import batched, broker, spans, stealing, worker_state_machine
 from distributed import scheduler as module
+from distributed.active_memory_manager import ActiveMemoryManagerExtension
 from distributed.shuffle import ShuffleSchedulerPlugin
 from distributed.shuffle._core import SchedulerShuffleState, ShuffleRunSpec
 
@@ -95,6 +96,7 @@ _FUNCTIONS: Mapping[tuple[Any, str], tuple[str, ...]] = {
     ),
     (module.Scheduler, "remove_worker"): ("self", "address", "stimulus_id", "expected", "close"),
     (module.Scheduler, "workers_to_close"): ("self", "attribute"),
+    (ActiveMemoryManagerExtension, "_find_dropper"): ("self", "ts", "candidates", "pending_drop"),
     (module.ClientState, "__init__"): ("self", "client"),
     (batched.BatchedSend, "_background_send"): ("self",),
     (module.TaskState, "get_nbytes"): ("self",),
