@@ -15,7 +15,7 @@ logger = logging.getLogger("dask_hpc")
 
 
 async def call_all(
-    callbacks: Sequence[Callable[[int, Any], Any]], step: int, dataset: Callable[[], Any], flow: str
+    callbacks: Sequence[Callable[[int, Any], Any]], step: int, dataset: Callable[[int], Any], flow: str
 ) -> str:
     """Call each with the step and a data set of its own; what one of them has raised, if any has.
 
@@ -25,9 +25,9 @@ async def call_all(
     for callback in callbacks:
         try:
             if inspect.iscoroutinefunction(callback):
-                await callback(step, dataset())
+                await callback(step, dataset(step))
             else:
-                await asyncio.to_thread(callback, step, dataset())
+                await asyncio.to_thread(callback, step, dataset(step))
         except (Exception, asyncio.CancelledError) as error:  # whatever a user's function raises
             if isinstance(error, asyncio.CancelledError) and is_cancelled():
                 raise

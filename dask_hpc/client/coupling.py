@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import dask
@@ -17,12 +19,12 @@ from distributed import Future
 
 from dask_hpc.channel import Channel
 from dask_hpc.client.callbacks import call_all, call_soon
-from dask_hpc.client.datasets import lazy_dataset
+from dask_hpc.client.datasets import kept_dataset
 from dask_hpc.client.flow_graph import StepGraph
 from dask_hpc.client.inside import Inside
 from dask_hpc.client.readers import Reader
-from dask_hpc.client.turns import Analysis, Spawned, Turn, hand_out, lose, unneeded, value_of
-from dask_hpc.errors import CouplingError, DaskHPCError
+from dask_hpc.client.turns import Analysis, Spawned, Turn, dropped, hand_out, lose, unneeded, value_of
+from dask_hpc.errors import CouplingError, DaskHPCError, InstallError
 from dask_hpc.show import line
 from dask_hpc_policies.coupling import contract
 
@@ -124,7 +126,6 @@ class Flow:
         """
         if not callable(callback):
             raise TypeError(f"callback is {callback!r}; needed: a function of a step and a data set")
-
         return self._channel.run(self._add, callback)
 
     def results(self, name: str, timeout: float | None = None) -> Reader:
@@ -212,9 +213,12 @@ class Flow:
     async def _close(self) -> None:
         if self._outcome is None:
             self._finished(f"flow {self.name!r} is closed")
-        async with self._extending:  # what is being submitted is let go of then
-            await self._channel.ask("flow_close", flow=self._id)
-        await self._spawn.end()
+        try:
+            async with self._extending:  # what is being submitted is let go of then
+                with suppress(InstallError):  # uninstalled: nobody has it any more
+                    await self._channel.ask("flow_close", flow=self._id, reason=self._outcome)
+        finally:
+            await self._spawn.end()
 
     def _finished(self, why: str) -> None:
         """No value comes any more."""
@@ -320,10 +324,19 @@ class Flow:
             futures = await self._submit(graph)
             if self._outcome is not None:
                 return
-            for turn in turns:
-                self._turns[turn] = Turn([futures[key] for key in graph.keys(turn)])
+            self._turns |= {turn: Turn([futures[key] for key in graph.keys(turn)]) for turn in turns}
             self._await_values(graph, futures)
+            self._spawn(self._watch(upto - 1))
             await self._channel.ask("flow_ahead", flow=self._id, turns=upto)
+
+    async def _watch(self, number: int) -> None:
+        """See whether the cluster lets go of a turn that nobody here has let go of: no step can come then."""
+        turn = self._turns[number]
+        lost = await dropped(turn.sources[0])
+        if lost and self._turns.get(number) is turn and self._outcome is None:
+            self._finished(why := f"flow {self.name!r} has failed: the tasks of its steps are gone: {lost}")
+            with suppress(DaskHPCError, OSError):
+                await self._channel.ask("flow_close", flow=self._id, reason=why)
 
     async def _submit(self, graph: StepGraph) -> dict[str, Future]:
         with dask.annotate(**self._annotations):
@@ -353,7 +366,10 @@ class Flow:
         if turn.ousted:
             return
         if callbacks and not turn.lost:
-            await self._call(callbacks, turn)
+            self._calling = True
+            made = partial(kept_dataset, self._channel.client, self._fields, turn.layout or [], turn.sources)
+            failed = await call_all(callbacks, turn.step, made, self.name)
+            self._callback_error, self._calling = failed or self._callback_error, False
         self._called = number + 1
         self._pass()
         if turn.values:
@@ -378,20 +394,6 @@ class Flow:
 
     def _readers(self) -> list[Reader]:
         return [reader for each in self._analyses.values() for reader in each.readers]
-
-    async def _call(self, callbacks: Sequence[Callable[[int, Any], Any]], turn: Turn) -> None:
-        assert turn.step is not None
-        step, layout = turn.step, turn.layout or []
-
-        def dataset() -> Any:
-            # of futures of its own: whoever keeps it keeps the step
-            sources: list[Future] = [Future(one.key, self._channel.client) for one in turn.sources]
-            return lazy_dataset(self._fields, layout, sources, step)
-
-        self._calling = True
-        if failed := await call_all(callbacks, step, dataset, self.name):
-            self._callback_error = failed
-        self._calling = False
 
     def _maybe_over(self) -> None:
         if self._total is not None and self._done >= self._total and self._outcome is None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import dask.array as da
 from dask._task_spec import Task
 from dask.highlevelgraph import HighLevelGraph
-from distributed import Future
+from distributed import Client, Future
 
 from dask_hpc.worker.coupling.blocks import block_of, field_of
 from dask_hpc_policies.coupling.contract import Field, chunks
@@ -36,6 +36,18 @@ def lazy_dataset(
 
     arrays = {one.name: (one.dims, _array(one, layout, sources)) for one in fields}
     return xr.Dataset(arrays, coords={"step": step})
+
+
+def kept_dataset(
+    client: Client,
+    fields: Sequence[Field],
+    layout: Sequence[Sequence[Any]],
+    sources: Sequence[Future],
+    step: int,
+) -> xr.Dataset:
+    """`lazy_dataset` of futures of its own: whoever keeps it keeps the step."""
+    mine: list[Future] = [Future(one.key, client) for one in sources]
+    return lazy_dataset(fields, layout, mine, step)
 
 
 def _array(field: Field, layout: Sequence[Sequence[Any]], sources: Sequence[Future]) -> da.Array:

@@ -1,7 +1,9 @@
 """Steps that a producer can send again: their blocks lie in slots of a ring that are not known to be free.
 
 A worker that is killed takes its end of the ring with it, not the memory, which the producer has as well. So
-nothing is copied for it, and no more is held than the slots of the ring.
+nothing is copied for it, and no more is held than the slots of the ring. Of blocks that went over the
+connection there are copies where the program wants that: of the latest steps, as nobody tells when those are
+needed no more.
 """
 
 from __future__ import annotations
@@ -17,10 +19,11 @@ from dask_hpc.worker.coupling.ring import RingEnd
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    ring: RingEnd
+    #: None: they are copies.
+    ring: RingEnd | None
     slot: int
     told: list[dict[str, Any]]
-    #: Over the slot: they keep the memory of its ring.
+    #: Over the slot, if so: they keep the memory of its ring.
     arrays: list[np.ndarray]
 
 
@@ -42,6 +45,15 @@ class Kept:
         self._steps[step] = _Step(ring, slot, [dict(one) for one in told], arrays)
         self._in[ring, slot] = step
 
+    def copy(
+        self, step: int, told: Iterable[Mapping[str, Any]], arrays: Iterable[np.ndarray], most: int
+    ) -> None:
+        """Blocks of a step go over the connection: hold copies, and those of so many steps at most."""
+        self.drop(step)
+        self._steps[step] = _Step(None, -1, [dict(one) for one in told], [np.array(one) for one in arrays])
+        for old in [step for step, its in self._steps.items() if its.ring is None][:-most]:
+            self.drop(old)
+
     def blocks(self, step: int) -> tuple[list[dict[str, Any]], list[np.ndarray]]:
         """What a worker is told of the blocks of a step, and these."""
         found = self._steps[step]
@@ -60,5 +72,5 @@ class Kept:
 
     def drop(self, step: int) -> None:
         """Let go of one, if it is there."""
-        if (found := self._steps.pop(step, None)) is not None:
+        if (found := self._steps.pop(step, None)) is not None and found.ring is not None:
             del self._in[found.ring, found.slot]

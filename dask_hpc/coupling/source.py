@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import time
 import uuid
 from collections import deque
@@ -14,12 +13,13 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 from distributed import Security
-from distributed.comm import CommClosedError, connect, get_address_host
+from distributed.comm import CommClosedError, connect
 from distributed.core import rpc
 from distributed.protocol import to_serialize
 
 from dask_hpc.coupling.kept import Kept
 from dask_hpc.coupling.scheduler_file import address_in
+from dask_hpc.coupling.this_host import hosts
 from dask_hpc.errors import CouplingError, InstallError
 from dask_hpc.wire import COUPLE
 from dask_hpc.worker.coupling.ring import RingEnd, needed_bytes
@@ -27,8 +27,8 @@ from dask_hpc_policies.coupling.contract import Field, checked_name, checked_num
 
 T = TypeVar("T")
 
-#: How often one asks again for what is not there yet, in seconds.
-_AGAIN_S = 0.05
+#: How soon one asks again for what is not there yet, in seconds: later each time, up to a most.
+_AGAIN_S, _LATER, _AGAIN_MOST_S = 0.05, 1.5, 2.0
 #: Ranks that a flow may have.
 _RANKS = 2**20
 
@@ -50,6 +50,9 @@ class Source:
         A `distributed.Security` for TLS. None: what Dask's configuration says.
     timeout
         Seconds to wait for the flow and the other producers.
+    copies
+        Whether blocks that go over the connection are copied here, so that they can be sent again when their
+        worker is lost: those of as many of the latest steps as the ring has slots.
 
     Raises
     ------
@@ -73,6 +76,7 @@ class Source:
         size: int = 1,
         security: Security | None = None,
         timeout: float = 60.0,
+        copies: bool = False,
     ) -> None:
         self.name, self.timeout_s = checked_name(name), checked_seconds("timeout", timeout)
         self.size = checked_number("size", size, 1, _RANKS)
@@ -98,7 +102,7 @@ class Source:
         #: Steps whose blocks went through the ring, over the connection, and to another worker again.
         self.by_ring = self.by_comm = self.sent_again = 0
         #: Steps whose blocks are still there, and those of them that are to be sent again now.
-        self._kept, self._again = Kept(), deque[int]()
+        self._kept, self._again, self._copies = Kept(), deque[int](), bool(copies)
         try:
             self._run(self._join)
         except BaseException:
@@ -247,13 +251,14 @@ class Source:
         return told, arrays
 
     async def _join(self, lost: str | None = None) -> None:
-        deadline_s = time.monotonic() + self.timeout_s
+        deadline_s, again_s = time.monotonic() + self.timeout_s, _AGAIN_S
         async with rpc(self._scheduler, connection_args=self._security) as scheduler:
             while True:
                 arguments = {
                     "name": self.name, "rank": self.rank, "size": self.size, "token": self._token,
-                    "hosts": _hosts(self._scheduler), "before": self._flow, "lost": lost,
+                    "hosts": hosts(self._scheduler), "before": self._flow, "lost": lost,
                     "last": self._last, "kept": list(self._kept),
+                    "within_s": max(0.0, deadline_s - time.monotonic()),
                 }  # fmt: skip
                 answer = await scheduler.hpc(method="flow_join", arguments=arguments)
                 if answer is None:
@@ -271,7 +276,8 @@ class Source:
                     raise CouplingError(
                         f"source {self.rank} of {self.name!r}: {why}, for {self.timeout_s:g} s"
                     )
-                await asyncio.sleep(_AGAIN_S)
+                await asyncio.sleep(again_s)
+                again_s = min(again_s * _LATER, _AGAIN_MOST_S)
 
     async def _connected(self, told: Mapping[str, Any]) -> bool:
         self._worker = told["worker"]
@@ -306,7 +312,11 @@ class Source:
                 return await self._sent(step, told, arrays)
             except (CommClosedError, OSError):
                 self._comm.abort()
+            try:
                 await self._join(lost=self._worker)
+            except OSError as error:
+                text = f"flow {self.name!r} has failed: the scheduler cannot be reached: {error}"
+                raise CouplingError(text) from error
 
     async def _send_again(self) -> None:
         """Give the worker that has come in the place of another what that one has taken with it."""
@@ -331,15 +341,18 @@ class Source:
             blocks = [{**one, "offset": offset} for one, offset in zip(told, offsets, strict=True)]
             await self._comm.write({**message, "slot": slot, "blocks": blocks})
         else:
-            # it is written before this returns, so it need not be a copy
-            data = [to_serialize(np.ascontiguousarray(array)) for array in arrays]
+            # it is written before this returns, so it need not be a copy; within a process nothing is written
+            made = np.copy if self._worker.startswith("inproc://") else np.ascontiguousarray
+            data = [to_serialize(made(array)) for array in arrays]
+            if self._copies:
+                self._kept.copy(step, told, arrays, self._slots)
             await self._comm.write({**message, "blocks": told, "data": data})
         answer = await self._comm.read()
         if self._ring is not None:
             # also a slot that was not taken is told to be free
             self._ring.free.extend(answer["free"])
             self._kept.freed(self._ring, answer["free"])
-        if slot is None:
+        if slot is None and not (self._copies and answer.get("taken")):
             self._kept.drop(step)
         if "error" in answer:
             raise (ValueError if answer["user"] else CouplingError)(answer["error"])
@@ -380,11 +393,3 @@ class Source:
                 await self._join(lost=self._worker)
             except (CouplingError, OSError):
                 return
-
-
-def _hosts(scheduler: str) -> list[str]:
-    """Names and addresses of this host, as a worker here would say."""
-    from distributed.utils import get_ip
-
-    found = {socket.gethostname(), "127.0.0.1" if get_address_host(scheduler) == "127.0.0.1" else get_ip()}
-    return sorted(found)

@@ -22,23 +22,22 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from types import coroutine
 from typing import Any
 
 import numpy as np
 import psutil
+from coupling_keys import measured
 from coupling_rank import END, NEXT
 from coupling_ranks import FLOWS, PATIENCE_S, Case, Ranks, Took, closed_loop, installed, mpiexec
-from distributed import Client, Future, LocalCluster
+from distributed import Client
 from harness import Options, Row, listed, local_cluster, main, percentile, row
 from machine import SEED
 
 import dask_hpc
-from dask_hpc.wire import RPC
 
 SST = "ADIOS2 SST"
 PARTS = ["beside", "keys", "growth"]
@@ -207,89 +206,29 @@ def sources(name: str, scheduler: str, ranks: int, shape: tuple[int, int]) -> It
     each(lambda rank: made[rank].close())
 
 
-@coroutine
-def stepped(work: Coroutine[Any, Any, Any], took_us: list[float]) -> Generator[Any, Any, Any]:
-    """Await `work`, and note how long its own steps have the thread."""
-    own_s, step = 0.0, partial(work.send, None)
-    while True:
-        began_s = time.thread_time()
-        try:
-            waits_for = step()
-        except StopIteration as end:
-            took_us.append((own_s + time.thread_time() - began_s) * 1e6)
-            return end.value
-        own_s += time.thread_time() - began_s
-        try:
-            yield waits_for
-            step = partial(work.send, None)
-        except BaseException as error:
-            step = partial(work.throw, error)
-
-
-async def scattered(dask_worker: Any, number: int, client: str) -> str:
-    """Have a worker tell its scheduler of data as stock's `scatter` does within a task; its key."""
-    key, address = f"stock-{number}-{dask_worker.name}", dask_worker.address
-    dask_worker.update_data({key: bytes(64)}, stimulus_id="benchmark")
-    await dask_worker.scheduler.update_data(who_has={key: [address]}, nbytes={key: 64}, client=client)
-    return key
-
-
 def many_ranks(options: Options) -> Iterator[Row]:
-    """Keys and messages of a step of many ranks, and what a key costs the scheduler's loop.
-
-    Beside that, in the same loop and between the same steps: what stock takes for a key that is scattered.
-    """
+    """Keys and messages of a step of many ranks, and what a key costs the scheduler's loop."""
     ranks, steps = options.pick((64, 200), (64, 60), (8, 10))
-    with (
-        LocalCluster(n_workers=4, threads_per_worker=1, processes=False, dashboard_address=None) as cluster,
-        Client(cluster) as client,
-    ):
-        runtime = dask_hpc.install(client)
-        handlers = cluster.scheduler.handlers
-        handler, stock = handlers[RPC], handlers["update_data"]
-        stock_us: list[float] = []
-        #: Microseconds of each message, by what it is.
-        took_us: dict[str, list[float]] = {method: [] for method in ("flow_begin", "flow_whole", "flow_done")}
-
-        async def timed(*args: Any, method: str, **more: Any) -> Any:
-            work = handler(*args, method=method, **more)
-            return await (stepped(work, took_us[method]) if method in took_us else work)
-
-        def timed_stock(*args: Any, **more: Any) -> Any:
-            began_s = time.thread_time()
-            answer = stock(*args, **more)
-            stock_us.append((time.thread_time() - began_s) * 1e6)
-            return answer
-
-        flow = runtime.couple("many", {"T": (("y", "x"), (ranks, 8), "float64")})
-        with sources("many", cluster.scheduler_address, ranks, (1, 8)) as send:
-            send(4)
-            while flow.status()["done"] < 4:  # theirs are not counted
-                time.sleep(0.01)
-            handlers[RPC], handlers["update_data"] = timed, timed_stock
-            for step in range(steps):
-                send(1)
-                keys_there = client.run(scattered, number=step, client=client.id).values()
-                for future in [Future(key, client) for key in keys_there]:
-                    future.release()
-            time_s = time.monotonic()
-            while len(took_us["flow_done"]) < steps and time.monotonic() < time_s + PATIENCE_S:
-                time.sleep(0.01)
-            handlers[RPC], handlers["update_data"] = handler, stock
-        flow.close()
-    keys, asked = took_us["flow_whole"], took_us["flow_begin"]
-    messages = [(len(keys) + len(asked)) / steps]
-    yield row(f"{ranks} ranks on 4 workers: keys a step", [len(keys) / steps], "keys", bar=KEYS)
+    found = measured(ranks, 4, steps)
+    keys, asked = found.took_us["flow_whole"], found.took_us["flow_begin"]
+    each = [len(keys) / found.steps]
+    messages = [(len(keys) + len(asked)) / found.steps]
+    yield row(f"{ranks} ranks on 4 workers: keys a step", each, "keys", bar=KEYS)
     yield row(f"{ranks} ranks on 4 workers: messages a step", messages, "messages", bar=KEYS)
     # what a step costs besides is shared by its keys
-    shared_us = sum(asked + took_us["flow_done"]) / len(keys)
-    note = "handlers of all messages of a step, from the call to the answer, what they wait for left out"
-    note += f"; of it {shared_us:.0f} us a share of the client's word that the step is done"
+    others = ("flow_begin", "flow_events", "flow_done")
+    shared_us = sum(sum(found.took_us[name]) for name in others) / len(keys)
+    note = "from the call to the answer, what they wait for left out"
+    note += f"; of it {shared_us:.0f} us a share of what the client asks and says of the step"
     each_us = [us + shared_us for us in keys]
-    yield row("loop time of the scheduler for a key", each_us, "us", bar=KEY_US, note=note)
-    yield row("loop time of stock's scheduler for a key that is scattered", stock_us, "us")
-    ratio = statistics.median(each_us) / statistics.median(stock_us)
-    yield row("loop time for a key, ratio to stock's for one that is scattered", [ratio], "")
+    yield row("loop time for a key: handlers of all messages of a step", each_us, "us", bar=KEY_US, note=note)
+    note = "also to read and to answer its messages, what the client asks, tasks of coming steps, "
+    note += "to let go of earlier ones, heartbeats"
+    whole_us = [us / each[0] for us in found.loop_us]
+    yield row("loop time for a key: all that the loop does meanwhile", whole_us, "us", note=note)
+    yield row("loop time of stock's handler for a key that is scattered", found.stock_us, "us")
+    ratio = statistics.median(each_us) / statistics.median(found.stock_us)
+    yield row("handlers for a key, ratio to stock's for one that is scattered", [ratio], "")
 
 
 def flat(options: Options) -> Iterator[Row]:

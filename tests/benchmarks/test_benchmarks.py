@@ -28,7 +28,7 @@ from dask_hpc_policies import registry
 HERE = Path(__file__).resolve().parent
 SHARED = {
     "harness", "machine", "run", "in_kernel", "arrivals", "shapes", "one_user", "many_jobs", "trend_cells",
-    "coupling_rank", "coupling_ranks", "trend_fallback", "spinning", "test_benchmarks",
+    "coupling_rank", "coupling_ranks", "coupling_keys", "trend_fallback", "spinning", "test_benchmarks",
 }  # fmt: skip
 SCRIPTS = sorted({path.stem for path in HERE.glob("*.py")} - SHARED)
 

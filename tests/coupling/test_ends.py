@@ -18,7 +18,7 @@ import dask_hpc
 from dask_hpc.coupling import source
 from dask_hpc.errors import CouplingError
 from dask_hpc.scheduler.rpc.service import of
-from dask_hpc.wire import ROLE_RESOURCE
+from dask_hpc.wire import COUPLE, ROLE_RESOURCE
 from dask_hpc.worker.coupling import receiver
 from dask_hpc_policies.coupling.contract import block_key
 
@@ -151,7 +151,7 @@ async def test_a_flow_whose_client_is_gone_says_so_to_its_sources_and_leaves_not
             assert await asked(made[0], "send", step=0) is True
             assert await anext(values) == (0, 0.0)
             await gone.close()
-            flows = of(s)._methods["flow_whole"].__self__
+            flows, join = of(s)._methods["flow_whole"].__self__, of(s)._methods["flow_join"]
             await until(lambda: flows.status() == {}, "nobody has to ask for it")
             # one step may be taken before the worker asks again
             answers = [await asked(made[0], "send", step=step) for step in (1, 2)]
@@ -160,7 +160,7 @@ async def test_a_flow_whose_client_is_gone_says_so_to_its_sources_and_leaves_not
             # whoever asks later is told as well, and goes on with no other flow of that name
             another, _ = await started(c)
             with pytest.raises(CouplingError, match=text):
-                await flows.flow_join("heat", 0, 1, "token", ["here"], before=lost._id)
+                await join("heat", 0, 1, "token", ["here"], before=lost._id)
             await another.close()
             with pytest.raises(CouplingError, match="its client is gone"):
                 await flows.couple("heat", [], 2, "wait", gone.id)
@@ -236,6 +236,37 @@ async def test_a_worker_that_cannot_be_reached_for_a_moment_is_asked_again(c, s,
 
 
 @live(workers=1, timeout=60)
+async def test_a_source_that_is_killed_while_it_waits_for_room_is_missed_at_once(c, s, a):
+    flow, values = await started(c, queue=1)
+    async with producers(s, *HALVES) as made:
+        await opened(made)
+        for one in made:
+            one.tell("send", step=0)
+        assert [await told(one) for one in made] == [True, True]
+        await until(lambda: values._items, "the value of step 0 is there, and nobody reads it")
+        (place,) = a.handlers[COUPLE].__self__._places.values()
+        made[0].tell("send", step=1)
+        await until(lambda: 1 in place.steps, "it waits for room")
+        made[1].tell("send", step=1)
+        made[0].process.kill()
+        state = "running"
+        async with asyncio.timeout(20):
+            while state == "running":
+                await asyncio.sleep(0.01)
+                state = (await flow.status())["state"]
+        # the other one is told so, too
+        answer = await told(made[1])
+        assert (answer["error"], "rank 0 is gone without" in answer["text"]) == ("CouplingError", True)
+        await until(lambda: not place.steps and not a.data, "nothing is held for it any more")
+        assert await anext(values) == (0, 0.0)
+        with pytest.raises(CouplingError, match="rank 0 is gone without a word"):
+            await anext(values)
+    await flow.close()
+    await nothing_left(s, a)
+    await until(lambda: not rings(), "nor is its ring")
+
+
+@live(workers=1, timeout=60)
 async def test_a_source_whose_send_was_interrupted_is_gone_and_takes_no_answer_for_another(c, s, a):
     flow, values = await started(c, queue=1)
     made = await asyncio.to_thread(dask_hpc.Source, "heat", s.address, timeout=20)
@@ -250,6 +281,7 @@ async def test_a_source_whose_send_was_interrupted_is_gone_and_takes_no_answer_f
         with pytest.raises(KeyboardInterrupt):
             made.send(1, {"T": whole(1)})
 
+    await until(lambda: values._items, "the value of step 0 is there")
     await asyncio.to_thread(interrupted)
     # at once, although there is no room
     with pytest.raises(CouplingError, match="source 0 of 'heat' is closed"):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
+import psutil
 import pytest
 
 import dask_hpc
@@ -40,6 +43,14 @@ def test_processes_share_the_first_dimension_of_all_fields_in_whole_rows() -> No
         shares([T, Field("Q", ("x",), (6,), "float64")], 0, 2)
 
 
+def test_a_ring_takes_no_more_than_half_of_what_is_left_of_the_memory(monkeypatch) -> None:
+    for left, fits in ((4 * 4096, True), (4 * 4096 - 1, False)):
+        monkeypatch.setattr(psutil, "virtual_memory", lambda left=left: SimpleNamespace(available=left))
+        refused = pytest.raises(OSError, match="a ring takes 8,192 bytes; allowed: half")
+        with nullcontext() if fits else refused:
+            Ring(1, 4096).opened()
+
+
 def test_a_step_can_be_sent_again_until_its_slot_is_free() -> None:
     ring = Ring(2, 80)
     end, kept = RingEnd(ring.told), Kept()
@@ -61,3 +72,11 @@ def test_a_step_can_be_sent_again_until_its_slot_is_free() -> None:
     assert (list(kept), kept.blocks(5)[1][0].tolist()) == ([5], [5.0] * 10)
     kept.freed(again, [0])
     assert list(kept) == []
+    # of what goes over the connection there are copies, of the latest steps alone
+    block = np.full(10, 6.0)
+    for step in (6, 7, 8):
+        kept.copy(step, [{"field": "T"}], [block], 2)
+        block += 1
+    assert [(step, kept.blocks(step)[1][0][0]) for step in kept] == [(7, 7.0), (8, 8.0)]
+    kept.leave([8])
+    assert list(kept) == [8]

@@ -112,7 +112,7 @@ def main(pipe: Any, told: dict[str, Any]) -> None:
             if op == "open":
                 source = dask_hpc.Source(
                     "heat", told["scheduler"], rank=told["rank"], size=told["size"], security=security,
-                    timeout=told.get("timeout", 30.0),
+                    timeout=told.get("timeout", 30.0), copies=told.get("copies", False),
                 )  # fmt: skip
                 found = "open"
             elif op == "send":

@@ -25,6 +25,7 @@ class Again:
         """The worker of a place has gone, with what it had of steps that were not whole."""
         if flow.turns is None:
             return  # a program on the cluster computes its blocks again
+        flow.adrift.add(place)
         flow.await_all(flow.members[place])
         if not self._may_come(flow, place):
             for turn in flow.turns.begun(place):
@@ -63,7 +64,8 @@ class Again:
 
     def _may_come(self, flow: Flow, place: int) -> bool:
         """Whether blocks of a place may be sent again: its worker is lost, and nobody has left for good."""
-        gone = flow.places[place] not in self._scheduler.workers
+        # its data is lost before it is said to have gone; later another may have its address
+        gone = place in flow.adrift or flow.places[place] not in self._scheduler.workers
         return gone and not flow.failed and not any(flow.ranks[rank].left for rank in flow.members[place])
 
     def _is_awaited(self, key: Any) -> bool:
@@ -82,6 +84,7 @@ class Again:
         if address in self._scheduler.workers:
             why = "the last worker that had blocks of it was lost"
         flow.say("lost", turn=turn, reason=why)
+        flow.ring()
         keys = [flow.key(turn, place) for place in range(len(flow.places))]
         # once the tasks are where the loss leaves them
         asyncio.get_running_loop().call_soon(self._give_up, keys)

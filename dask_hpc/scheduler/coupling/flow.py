@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from dask_hpc.clock import stopwatch_s
+from dask_hpc.errors import CouplingError
 from dask_hpc.scheduler.coupling.measured import Measured
 from dask_hpc.scheduler.coupling.steps import Steps
 from dask_hpc_policies.coupling.contract import Field, Place, block_key, is_due, shared, uncovered
@@ -21,6 +22,8 @@ _SPARE = 2
 #: A producer that does not come to its worker, or to another after that one was lost, is taken for dead after
 #: so many seconds, and so many times the longest step so far: it notices with its next `send`.
 BACK_S, BACK_STEPS = 60.0, 10.0
+#: News may be told of so much later, in seconds.
+_MOMENT_S = 0.002
 #: Blocks of so many producers are compared with one another as they come: a microsecond of the loop each.
 _COMPARED = 1000
 #: Where blocks lie: field, begin and shape of each.
@@ -86,6 +89,8 @@ class Flow:
     #: Worker of each place, and the ranks of its producers, once all are there.
     places: list[str] = field(default_factory=list)
     members: list[list[int]] = field(default_factory=list)
+    #: Places whose worker has gone, and no other has come in its place; one may have its address.
+    adrift: set[int] = field(default_factory=set)
     turns: Turns | None = None
     #: Tasks of so many turns are on the scheduler.
     ahead: int = 0
@@ -113,33 +118,59 @@ class Flow:
     #: When the last step has begun, and the longest time from one to the next.
     begun_s: float | None = None
     longest_s: float = 0.0
+    #: What its client waits for, and what producers and workers do.
+    _news: asyncio.Event = field(default_factory=asyncio.Event)
     _bell: asyncio.Event = field(default_factory=asyncio.Event)
 
     def key(self, turn: int, place: int) -> str:
         """Key of what a place has of a turn."""
         return block_key(self.id, turn, place)
 
-    def say(self, kind: str, **what: Any) -> None:
-        """Have the client hear something."""
+    def say(self, kind: str, *, at_once: bool = True, **what: Any) -> None:
+        """Have the client hear something, or within a moment: more is about to come, and is told with it."""
         self.told += 1
         self.events.append((self.told, {"kind": kind, **what}))
-        self.ring()
+        if at_once:
+            self._news.set()
+        else:
+            asyncio.get_running_loop().call_later(_MOMENT_S, self._news.set)
+
+    async def news(self, within_s: float) -> None:
+        """Wait until there is something that the client has not heard, and no longer than that."""
+        if not self.events:
+            self._news.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(within_s):
+                    await self._news.wait()
 
     def ring(self) -> None:
-        """Wake all that wait for a change."""
+        """There may be room, or none any more: wake producers and workers, whom no other news concerns."""
         self._bell.set()
         self._bell = asyncio.Event()
 
     async def changes(self, within_s: float) -> None:
-        """Wait for a change, and no longer than that."""
+        """Wait for the bell, and no longer than that."""
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._bell.wait(), within_s)
+            async with asyncio.timeout(within_s):
+                await self._bell.wait()
+
+    @property
+    def bell(self) -> asyncio.Event:
+        """What is set when it is rung the next time."""
+        return self._bell
+
+    def check(self) -> None:
+        """Raise `CouplingError` when it does not go on."""
+        self.look()
+        if self.failed:
+            raise CouplingError(self.failed)
 
     def fail(self, reason: str) -> None:
         """Go on no more; the first reason counts."""
         if not self.failed:
             self.failed = reason
             self.say("failed", reason=reason)
+            self.ring()
 
     def admit(self, number: int, size: int, token: str, hosts: Collection[str]) -> None:
         """A producer has come; raises `ValueError` for one that cannot be."""
@@ -152,7 +183,9 @@ class Flow:
             )
         self.size = size
         self.ranks[number] = Rank(token, list(hosts), -1 if there is None else there.place)
-        self.ring()
+        if len(self.ranks) == size:
+            # they wait for the last one: waking all of them for each would cost as many squared
+            self.ring()
 
     def came(self, number: int) -> None:
         """A producer is connected to its worker."""
@@ -176,6 +209,7 @@ class Flow:
         hosts = {host for number in self.members[place] for host in self.ranks[number].hosts}
         near = [address for address, its in workers.items() if hosts & set(its)]
         self.places[place] = min(near or workers, key=self.places.count)
+        self.adrift.discard(place)
 
     @property
     def given(self) -> int:
@@ -218,7 +252,8 @@ class Flow:
         for turn in range(given, self.turns.given):
             step = self.turns.flight[turn]
             self.steps.begun(turn, step, self.queue)
-            self.say("begun", turn=turn, step=step)
+            # the other places have theirs, too, and the whole step is told of in one message
+            self.say("begun", at_once=len(self.places) == 1, turn=turn, step=step)
 
     def done(self, turn: int) -> None:
         """Whoever is to have a turn has had it."""
@@ -343,26 +378,3 @@ class Flow:
             "split": {name: self.side(name) for name in self.analyses},
             "latest": self.steps.rows(self.due),
         }
-
-
-def placed(flow: Flow, workers: Mapping[str, Collection[str]]) -> None:
-    """Choose the worker of every producer, now that all are there.
-
-    Those on a producer's host come first, and of these the one that has the fewest; `workers` gives the
-    names and addresses of each worker's host.
-    """
-    count = dict.fromkeys(sorted(workers), 0)
-    of: dict[str, list[int]] = {}
-    for number in sorted(flow.ranks):
-        rank = flow.ranks[number]
-        near = [address for address in count if set(workers[address]) & set(rank.hosts)]
-        chosen = min(near or count, key=count.__getitem__)
-        count[chosen] += 1
-        of.setdefault(chosen, []).append(number)
-    flow.places, flow.members = list(of), list(of.values())
-    for place, members in enumerate(flow.members):
-        for number in members:
-            flow.ranks[number].place = place
-    flow.turns = Turns(flow.queue, flow.when_full, len(flow.places))
-    flow.widen(flow.window)
-    flow.await_all(flow.ranks)

@@ -16,8 +16,9 @@ from typing import Any, Literal
 from dask_hpc.errors import CouplingError
 from dask_hpc.scheduler.core.engine import Engine
 from dask_hpc.scheduler.coupling.again import Again
-from dask_hpc.scheduler.coupling.flow import Arrived, Flow, Layout, placed
+from dask_hpc.scheduler.coupling.flow import Arrived, Flow, Layout
 from dask_hpc.scheduler.coupling.inside import Inside
+from dask_hpc.scheduler.coupling.joining import Joining
 from dask_hpc.scheduler.coupling.splits import Splits
 from dask_hpc.scheduler.coupling.values import Values
 from dask_hpc.scheduler.coupling.workers import Workers
@@ -55,6 +56,7 @@ class Flows:
         self._ended: dict[str, str] = {}
         self.splits = Splits(engine, self._workers, self._by_id.get)
         self._inside = Inside(engine, watched, self._values, self._workers, self.splits)
+        self._joining = Joining(engine, self._workers, self._again, self._named.get, self._found)
         # one that is fetched goes with its worker: those where blocks have come in are there until their end
         self._copies = Copies(engine.scheduler, lambda key: str(key).rsplit("-", 2)[0] in self._by_id)
 
@@ -63,8 +65,8 @@ class Flows:
         ours = (
             self.couple, self.flow_analyse, self.flow_ahead, self.flow_events, self.flow_done, self.flows,
             self.flow_begun, self.flow_computed, self.flow_step, self.flow_ended, self.flow_status,
-            self.flow_close, self.flow_workers, self.flow_join, self.flow_connected, self.flow_begin,
-            self.flow_lie, self.flow_whole, self.flow_left,
+            self.flow_close, self.flow_workers, self._joining.flow_join, self.flow_connected,
+            self.flow_begin, self.flow_lie, self.flow_whole, self.flow_left,
         )  # fmt: skip
         return {method.__name__: method for method in ours}
 
@@ -99,6 +101,7 @@ class Flows:
         self._named[name] = self._by_id[id] = Flow(name, id, decoded, queue, when_full, client)
         self._watched.listen(self)
         self._copies.wrap()
+        self._joining.ring()
         return id
 
     async def flow_analyse(
@@ -130,8 +133,7 @@ class Flows:
         found.look()
         while found.events and found.events[0][0] <= after:
             found.events.popleft()
-        if not found.events:
-            await found.changes(_NEWS_S)
+        await found.news(_NEWS_S)
         return list(found.events)
 
     async def flow_begun(self, turns: Sequence[tuple[int, Sequence[Any]]]) -> list[int]:
@@ -175,69 +177,12 @@ class Flows:
         """The same for those who watch; nothing while there is no flow."""
         return {"coupling": [flow.row() for flow in self._by_id.values()]} if self._by_id else {}
 
-    async def flow_close(self, flow: str) -> None:
-        """Its client has no more use for it."""
+    async def flow_close(self, flow: str, reason: str | None = None) -> None:
+        """Its client has no more use for it, and why."""
         if (found := self._by_id.get(flow)) is not None:
-            self._end(found, f"flow {found.name!r} is closed")
+            self._end(found, reason or f"flow {found.name!r} is closed")
 
     # -------------------------------------------------------------- producers
-
-    async def flow_join(
-        self, name: str, rank: int, size: int, token: str, hosts: Sequence[str], before: str | None = None,
-        lost: str | None = None, last: int | None = None, kept: Sequence[int] = (),
-    ) -> dict[str, Any]:  # fmt: skip
-        """Where the blocks of a producer go: ``{"wait": why}``, or all that it has to know.
-
-        Parameters
-        ----------
-        token, hosts
-            Drawn by the producer; names and addresses of its host.
-        before, lost, last
-            Id of the flow that it has joined before, the worker that it cannot reach any more, and the last
-            step that it has sent there.
-        kept
-            Steps that it can send again.
-
-        Raises
-        ------
-        ValueError
-            For a rank that another producer has, or another `size` than others have said.
-        CouplingError
-            When the flow has failed, or no worker is left.
-        """
-        if before is not None:
-            self._found(before)
-        if (flow := self._named.get(name)) is None:
-            return {"wait": f"there is no flow {name!r} (rt.couple declares one)"}
-        self._check(flow)
-        if flow.inside:
-            raise CouplingError(f"flow {name!r} is that of a program on the cluster; declare another flow")
-        there = flow.ranks.get(rank)
-        if there is None or there.token != token:
-            flow.admit(rank, size, token, hosts)
-        if len(flow.ranks) < size:
-            await flow.changes(_LOOK_S)
-            if missing := sorted(set(range(size)) - flow.ranks.keys()):
-                return {"wait": f"rank {missing[0]} of {size} has not come"}
-        self._check(flow)
-        try:
-            workers = self._workers.hosts()
-        except CouplingError as error:
-            if lost is None:
-                raise
-            # one may be started in its place
-            return {"wait": str(error)}
-        if not flow.places:
-            placed(flow, workers)
-            flow.say("ready", places=len(flow.places))
-        place = flow.ranks[rank].place
-        if flow.places[place] not in self._scheduler.workers:
-            # also one that has come in the place of another and was lost before anybody reached it
-            flow.move(place, workers)
-        elif flow.places[place] == lost:
-            return {"wait": f"worker {lost} does not answer"}
-        again = [] if lost is None else self._again.wanted(flow, place, lost, last, kept)
-        return flow.joined(place) | {"again": again}
 
     def parted(self, client: str) -> None:
         """A client has gone: nobody else asks for its flows, and their producers may have left."""
@@ -274,7 +219,7 @@ class Flows:
         if unasked is not None:
             found.took(place, *unasked)
         while True:
-            self._check(found)
+            found.check()
             assert found.turns is not None
             given = found.turns.given
             # who asks for a step that has begun gets its turn all the same
@@ -377,12 +322,6 @@ class Flows:
         if flow is None:
             raise CouplingError(self._ended.get(id) or f"flow {id} is closed")
         return flow
-
-    def _check(self, flow: Flow) -> None:
-        """Raise `CouplingError` when a flow does not go on."""
-        flow.look()
-        if flow.failed:
-            raise CouplingError(flow.failed)
 
     def _end(self, flow: Flow, reason: str) -> None:
         flow.fail(reason)

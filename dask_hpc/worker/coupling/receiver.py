@@ -34,6 +34,8 @@ logger = logging.getLogger("distributed.dask_hpc")
 _STIMULUS = "hpc-flow"
 #: The longest time that steps are held back for a program that exchanges data itself, in seconds.
 _HOLD_S = 1.0
+#: Whether a producer is still there is looked at once it has waited for so long, in seconds.
+_PROMPT_S = 0.05
 
 
 @dataclass
@@ -127,7 +129,7 @@ class Receiver:
             await self._tell("flow_connected", flow=flow, rank=rank, worker=self._worker.address)
             await comm.write({"ok": True})
             while True:
-                message = await comm.read()
+                message = await producer.read()
                 if message["op"] == "close":
                     closed = True
                     break
@@ -145,19 +147,24 @@ class Receiver:
                     answer = {"error": str(error), "user": not isinstance(error, DaskHPCError)}
                 await comm.write({**answer, "free": producer.freed()})
         except (CommClosedError, OSError):
-            pass
+            # also where it is the scheduler that cannot be reached: the producer is not to wait for an answer
+            comm.abort()
         except DaskHPCError as error:
             await comm.write({"error": str(error), "user": False})
         finally:
-            producer.drop_ring()
+            producer.end()
             there.hold(rank, False)
             there.left.add(rank)
             going = await self._left(there, rank, closed, sent)
+            if not going:
+                # others may not ask for long, and what they wait for refers to this
+                there.steps.clear()
             # one that has not come yet may lack in a step of those that have left
             if (not going or there.left == there.members) and self._places.get((flow, place)) is there:
                 del self._places[flow, place]
         if closed:
-            await comm.write({"ok": True})
+            with suppress(CommClosedError, OSError):
+                await comm.write({"ok": True})
         return Status.dont_reply
 
     async def _left(self, place: _Place, rank: int, closed: bool, sent: int | None) -> bool:
@@ -167,7 +174,8 @@ class Receiver:
         if self._worker.status not in (Status.running, Status.paused):
             return False
         try:
-            for task in list(self._running):
+            # who is gone without a word has failed, whatever is still to be told
+            for task in list(self._running) if closed else ():
                 await asyncio.wait([task])
             arguments = {"rank": rank, "closed": closed, "sent": sent, "unasked": place.unasked}
             return bool(await self._tell("flow_left", flow=place.flow, **arguments))
@@ -177,7 +185,11 @@ class Receiver:
             return False
 
     async def _tell(self, method: str, **arguments: Any) -> Any:
-        return answered(await self._worker.scheduler.hpc(method=method, arguments=arguments))
+        try:
+            answer = await self._worker.scheduler.hpc(method=method, arguments=arguments)
+        except RuntimeError as error:  # so says the pool of a worker that is closing
+            raise CommClosedError(str(error)) from error
+        return answered(answer)
 
     async def _step(self, place: _Place, producer: _Producer, message: Mapping[str, Any]) -> bool:
         """Take blocks of a step; whether it goes on."""
@@ -206,8 +218,9 @@ class Receiver:
             verdict = self._ask(place, number, message.get("again", False))
             step = place.steps[number] = _Step(asyncio.ensure_future(verdict))
         try:
-            turn = await asyncio.shield(step.verdict)
-        except (ValueError, DaskHPCError):
+            await producer.until(step.verdict)
+            turn = step.verdict.result()
+        except (ValueError, DaskHPCError, OSError):
             place.steps.pop(number, None)
             # what is raised refers to this frame, and the verdict to what is raised: blocks would stay
             del step, blocks
@@ -286,9 +299,42 @@ class _Producer:
 
     def __init__(self, comm: Any, rank: int) -> None:
         self._comm, self.rank = comm, rank
+        #: What reads its next message, once it was begun before its turn.
+        self._reading: asyncio.Task[Any] | None = None
         self._ring: Ring | None = None
         #: Where its blocks lay at the last step that was taken.
         self.layout: list[Any] | None = None
+
+    async def read(self) -> Any:
+        """Its next message."""
+        reading, self._reading = self._reading, None
+        return await (self._comm.read() if reading is None else reading)
+
+    async def until(self, verdict: asyncio.Task[Any]) -> None:
+        """Wait for a verdict; `CommClosedError` when the producer goes before it is there.
+
+        While it waits for an answer it says nothing: what can be read then is that it has gone.
+        """
+        # most are there at once
+        await asyncio.wait([verdict], timeout=_PROMPT_S)
+        while not verdict.done():
+            if self._reading is None:
+                self._reading = asyncio.ensure_future(self._comm.read())
+            await asyncio.wait([verdict, self._reading], return_when=asyncio.FIRST_COMPLETED)
+            if self._reading.done() and not verdict.done():
+                if self._reading.exception() is not None:
+                    # nobody may wait for it any more
+                    verdict.add_done_callback(_seen)
+                    raise CommClosedError("the producer is gone")
+                await asyncio.wait([verdict])
+
+    def end(self) -> None:
+        """It is not connected any more."""
+        self.drop_ring()
+        if self._reading is not None:
+            self._reading.add_done_callback(_seen)
+            self._reading.cancel()
+            self._reading = None
 
     async def make_ring(self, slots: int, nbytes: int) -> None:
         """Have a ring in place of the one that is there, if this host has room for it."""
@@ -332,6 +378,12 @@ class _Producer:
                 array.flags.writeable = False
             found.append(Block(told["field"], tuple(told["at"]), array))
         return found
+
+
+def _seen(task: asyncio.Task[Any]) -> None:
+    """What a task has raised is known: nobody else is to be told."""
+    if not task.cancelled():
+        task.exception()
 
 
 def start(worker: Any) -> None:

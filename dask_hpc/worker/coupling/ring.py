@@ -18,6 +18,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import psutil
+from distributed.system import MEMORY_LIMIT
 
 from dask_hpc.worker.host_process import memory_folder
 
@@ -25,6 +27,8 @@ from dask_hpc.worker.host_process import memory_folder
 _PAGE = 4096
 #: Bytes at the beginning by which the program knows that it has opened this ring.
 _TOKEN_BYTES = 16
+#: The most that a ring takes of what is left of the host's memory.
+_SHARE = 0.5
 
 
 def paged(nbytes: int) -> int:
@@ -54,12 +58,17 @@ class Ring:
     Raises
     ------
     OSError
-        When there is no room, or this host has no such files.
+        When there is no room, it would take more than half of the memory that is left, or this host has no
+        such files.
     """
 
     def __init__(self, slots: int, slot_bytes: int) -> None:
         self.slots, self.slot_bytes = slots, paged(slot_bytes)
         size = _PAGE + slots * self.slot_bytes
+        # blocks that come over the connection can be moved to disk: a long window is not to end its host
+        left = min(psutil.virtual_memory().available, MEMORY_LIMIT)
+        if size > _SHARE * left:
+            raise OSError(f"a ring takes {size:,} bytes; allowed: half of the {left:,} that are left here")
         self._descriptor = os.open(memory_folder(), os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
         try:
             os.posix_fallocate(self._descriptor, 0, size)

@@ -1,0 +1,151 @@
+"""Producers that come: which worker takes the blocks of each.
+
+Producers may be thousands, and come long before whoever couples them. So who has to wait is answered late, at
+most so often as it asks for that, and not woken before there is what it waits for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from dask_hpc.errors import CouplingError
+from dask_hpc.scheduler.core.engine import Engine
+from dask_hpc.scheduler.coupling.again import Again
+from dask_hpc.scheduler.coupling.flow import Flow
+from dask_hpc.scheduler.coupling.workers import Workers
+from dask_hpc_policies.coupling.turns import Turns
+
+#: A producer that has to wait is answered by then, in seconds: it may be gone.
+_MOST_S = 10.0
+
+
+class Joining:
+    """Producers of the flows of one scheduler, until they know their worker.
+
+    Parameters
+    ----------
+    named, found
+        The open flow of a name, if there is one; that of an id, `CouplingError` when it is no more.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        workers: Workers,
+        again: Again,
+        named: Callable[[str], Flow | None],
+        found: Callable[[str], Flow],
+    ) -> None:
+        self._scheduler, self._workers, self._again = engine.scheduler, workers, again
+        self._named, self._found = named, found
+        self._bell = asyncio.Event()
+
+    def ring(self) -> None:
+        """A flow was declared."""
+        self._bell.set()
+        self._bell = asyncio.Event()
+
+    async def flow_join(
+        self, name: str, rank: int, size: int, token: str, hosts: Sequence[str], before: str | None = None,
+        lost: str | None = None, last: int | None = None, kept: Sequence[int] = (), within_s: float = 0.0,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Where the blocks of a producer go: ``{"wait": why}``, or all that it has to know.
+
+        Parameters
+        ----------
+        token, hosts
+            Drawn by the producer; names and addresses of its host.
+        before, lost, last
+            Id of the flow that it has joined before, the worker that it cannot reach any more, and the last
+            step that it has sent there.
+        kept
+            Steps that it can send again.
+        within_s
+            How long it waits for the flow and for the others, in seconds, before it is told to wait.
+
+        Raises
+        ------
+        ValueError
+            For a rank that another producer has, or another `size` than others have said.
+        CouplingError
+            When the flow has failed, or no worker is left.
+        """
+        until_s = asyncio.get_running_loop().time() + min(within_s, _MOST_S)
+        if before is not None:
+            self._found(before)
+        while (flow := self._named(name)) is None:
+            if not await _rung(self._bell, until_s):
+                return {"wait": f"there is no flow {name!r} (rt.couple declares one)"}
+        flow.check()
+        if flow.inside:
+            raise CouplingError(f"flow {name!r} is that of a program on the cluster; declare another flow")
+        there = flow.ranks.get(rank)
+        if there is None or there.token != token:
+            flow.admit(rank, size, token, hosts)
+        while len(flow.ranks) < size:
+            if not await _rung(flow.bell, until_s):
+                missing = next(one for one in range(size) if one not in flow.ranks)
+                return {"wait": f"rank {missing} of {size} has not come"}
+            flow.check()
+        return self._placed(flow, rank, lost, last, kept)
+
+    def _placed(
+        self, flow: Flow, rank: int, lost: str | None, last: int | None, kept: Sequence[int]
+    ) -> dict[str, Any]:
+        try:
+            workers = self._workers.hosts()
+        except CouplingError as error:
+            if lost is None:
+                raise
+            # one may be started in its place
+            return {"wait": str(error)}
+        if not flow.places:
+            _place(flow, workers)
+            flow.say("ready", places=len(flow.places))
+        place = flow.ranks[rank].place
+        if place in flow.adrift:
+            # also where another has come in its place and was lost before anybody reached it
+            flow.move(place, workers)
+        elif flow.places[place] == lost:
+            return {"wait": f"worker {lost} does not answer"}
+        again = [] if lost is None else self._again.wanted(flow, place, lost, last, kept)
+        return flow.joined(place) | {"again": again}
+
+
+def _place(flow: Flow, workers: Mapping[str, Collection[str]]) -> None:
+    """Choose the worker of every producer, now that all are there.
+
+    Those on a producer's host come first, and of these the one that has the fewest; `workers` gives the
+    names and addresses of each worker's host.
+    """
+    count = dict.fromkeys(sorted(workers), 0)
+    on: dict[str, list[str]] = {}
+    for address in count:
+        for host in workers[address]:
+            on.setdefault(host, []).append(address)
+    of: dict[str, list[int]] = {}
+    for number in sorted(flow.ranks):
+        rank = flow.ranks[number]
+        near = sorted({address for host in rank.hosts for address in on.get(host, ())})
+        chosen = min(near or count, key=count.__getitem__)
+        count[chosen] += 1
+        of.setdefault(chosen, []).append(number)
+    flow.places, flow.members = list(of), list(of.values())
+    for place, members in enumerate(flow.members):
+        for number in members:
+            flow.ranks[number].place = place
+    flow.turns = Turns(flow.queue, flow.when_full, len(flow.places))
+    flow.widen(flow.window)
+    flow.await_all(flow.ranks)
+
+
+async def _rung(bell: asyncio.Event, until_s: float) -> bool:
+    """Wait for a bell; whether it was rung by then, on the loop's clock."""
+    try:
+        async with asyncio.timeout_at(until_s):
+            await bell.wait()
+    except TimeoutError:
+        return False
+    return True

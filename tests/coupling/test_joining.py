@@ -1,0 +1,149 @@
+"""Producers come to their workers and come back to others, to one of the same address, or to none."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from types import SimpleNamespace
+
+import numpy as np
+import psutil
+import pytest
+from coupled import FIELDS, HALVES, first, opened, started
+from distributed import Client, LocalCluster, Worker
+from helpers import Gate, asleep, live
+from sources import asked, nothing_left, producers, told, whole
+
+import dask_hpc
+from dask_hpc.coupling.this_host import hosts
+from dask_hpc.errors import CouplingError
+from dask_hpc.scheduler.coupling.flow import Flow
+from dask_hpc.scheduler.rpc.service import of
+from dask_hpc.worker.coupling import receiver
+
+
+def full(slots, nbytes):
+    raise OSError("the memory of this host is full")
+
+
+@live(workers=1)
+async def test_producers_that_wait_for_a_flow_and_for_each_other_ask_once(c, s, a):
+    rt = await dask_hpc.install(c)
+    join = of(s)._methods["flow_join"]
+    early = [asyncio.ensure_future(join("heat", n, 3, str(n), ["here"], within_s=30)) for n in range(2)]
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not any(one.done() for one in early)
+    flow = await rt.couple("heat", FIELDS)
+    late = await join("heat", 2, 3, "2", ["here"])
+    assert [told["worker"] for told in (*await asyncio.gather(*early), late)] == [a.address] * 3
+    # who does not wait is told why
+    assert "there is no flow 'none'" in (await join("none", 0, 1, "token", ["here"]))["wait"]
+    await flow.close()
+    await nothing_left(s, a)
+
+
+def test_producers_are_woken_once_the_last_of_them_is_there() -> None:
+    flow = Flow("heat", "id", (), 2, "wait", "client")
+    bell = flow.bell
+    for rank in range(3):
+        assert (flow.bell is bell, bell.is_set()) == (True, False)
+        flow.admit(rank, 3, str(rank), ["here"])
+    assert bell.is_set()
+
+
+def test_a_host_is_known_by_the_addresses_of_all_its_interfaces(monkeypatch) -> None:
+    def address(text, family=socket.AF_INET):
+        return SimpleNamespace(address=text, family=family)
+
+    there = {
+        "lo": [address("127.0.0.1"), address("::1", socket.AF_INET6)],
+        "eth0": [address("192.168.7.3"), address("00:11:22:33:44:55", psutil.AF_LINK)],
+        "ib0": [address("10.1.2.3"), address("fe80::9%ib0", socket.AF_INET6)],
+    }
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: there)
+    named = {socket.gethostname(), "192.168.7.3", "10.1.2.3", "fe80::9"}
+    assert set(hosts("tcp://10.1.2.1:8786")) == named
+    assert set(hosts("tls://localhost:8786")) == named | {"127.0.0.1", "::1", "localhost"}
+
+
+@live(workers=1, timeout=60)
+async def test_a_worker_that_comes_back_under_its_address_takes_the_blocks_again(c, s, a):
+    flow, values = await started(c)
+    async with producers(s, (0, 8)) as made:
+        await opened(made)
+        assert await asked(made[0], "send", step=0) is True
+        assert await anext(values) == (0, 0.0)
+        address, port = a.address, a.port
+        await a.close()
+        async with Worker(s.address, host="127.0.0.1", port=port, nthreads=1) as back:
+            assert back.address == address
+            assert await asked(made[0], "send", step=1) is True
+            assert await anext(values) == (1, 1.0)
+            assert await asked(made[0], "close") == "closed"
+            assert [each async for each in values] == []
+            await flow.close()
+            await nothing_left(s, back)
+
+
+@live(workers=1, timeout=60)
+async def test_a_cluster_that_is_restarted_fails_its_flows_on_both_ends(c, s, a):
+    flow, values = await started(c)
+    async with producers(s, (0, 8)) as made:
+        await opened(made)
+        assert await asked(made[0], "send", step=0) is True
+        assert await anext(values) == (0, 0.0)
+        await c.restart(wait_for_workers=False)
+        why = "flow 'heat' has failed: the tasks of its steps are gone: Scheduler has restarted."
+        with pytest.raises(CouplingError, match=why):
+            await anext(values)
+        # its worker may take one before it is gone
+        answer = [await asked(made[0], "send", step=step) for step in (1, 2)][-1]
+        assert (answer["error"], answer["text"].startswith(why)) == ("CouplingError", True)
+    await flow.close()
+    await asleep(s)
+
+
+@live(workers=2, timeout=60)
+async def test_blocks_that_went_over_the_connection_are_sent_again_by_who_has_copies(c, s, a, b, monkeypatch):
+    monkeypatch.setattr(receiver, "Ring", full)
+    flow, values = await started(c)
+    async with producers(s, *HALVES, copies=True) as made:
+        await opened(made)
+        place = (await flow.status())["workers"][0]
+        gone, stays = sorted((a, b), key=lambda worker: worker.address != place)
+        assert await asked(made[0], "send", step=0) is True
+        await gone.close()
+        made[0].tell("send", step=1)
+        for step in (0, 1):
+            made[1].tell("send", step=step)
+        assert await anext(values) == (0, 0.0)
+        assert await anext(values) == (1, 1.0)
+        assert [await told(one) for one in (made[0], made[1], made[1])] == [True] * 3
+        assert await asked(made[0], "ways") == [0, 2]
+    await flow.close()
+    await nothing_left(s, stays)
+
+
+def test_within_one_process_an_array_is_its_callers_again_as_well(monkeypatch) -> None:
+    monkeypatch.setattr(receiver, "Ring", full)
+    gate = Gate()
+
+    def late(ds):
+        gate.wait()
+        return first(ds)
+
+    with (
+        LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None) as cluster,
+        Client(cluster) as client,
+    ):
+        flow = dask_hpc.install(client).couple("heat", FIELDS)
+        flow.analyse(late, name="late")
+        values = flow.results("late", timeout=30)
+        with dask_hpc.Source("heat", cluster.scheduler_address) as source:
+            block = np.array(whole(1))
+            assert source.send(1, {"T": block}) is True
+            block[:] = -1
+            gate.open()
+            assert (next(values), source.by_comm) == ((1, 1.0), 1)
+        flow.close()
