@@ -17,26 +17,48 @@ logger = logging.getLogger("dask_hpc")
 async def call_all(
     callbacks: Sequence[Callable[[int, Any], Any]], step: int, dataset: Callable[[int], Any], flow: str
 ) -> str:
-    """Call each with the step and a data set of its own; what one of them has raised, if any has.
+    """Call each with the step and a data set of it, of its own; what one of them has raised, if any has.
 
     One that raises is logged; the others are called all the same.
     """
     failed = ""
     for callback in callbacks:
+        why: tuple[str, str] | None = None
         try:
             if inspect.iscoroutinefunction(callback):
-                await callback(step, dataset(step))
+                found = callback(step, dataset(step))
             else:
-                await asyncio.to_thread(callback, step, dataset(step))
-        except (Exception, asyncio.CancelledError) as error:  # whatever a user's function raises
+                found, why = await asyncio.to_thread(_called, callback, step, dataset(step))
+            if inspect.isawaitable(found):  # also of what was not seen to be a coroutine function
+                await found
+        except (Exception, asyncio.CancelledError, SystemExit) as error:  # whatever a user's function raises
             if isinstance(error, asyncio.CancelledError) and is_cancelled():
                 raise
             # Dask says so, too, when a step is lost meanwhile
-            failed = f"step {step}: {type(error).__name__}: {error}"
-            # as text: a traceback that is kept would keep the step
-            text = traceback.format_exc()
-            logger.error("A callback of flow %r has failed at step %d: %s", flow, step, text)
+            why = _told(error)
+        found = None
+        if why is not None:
+            failed = f"step {step}: {why[0]}"
+            logger.error("A callback of flow %r has failed at step %d: %s", flow, step, why[1])
     return failed
+
+
+def _called(
+    callback: Callable[[int, Any], Any], step: int, dataset: Any
+) -> tuple[Any, tuple[str, str] | None]:
+    """What it has returned, or what is told of what it has raised.
+
+    Some of that would never come out of its thread (`StopIteration`), or end the loop (`SystemExit`).
+    """
+    try:
+        return callback(step, dataset), None
+    except BaseException as error:
+        return None, _told(error)
+
+
+def _told(error: BaseException) -> tuple[str, str]:
+    """What is raised, in one line and in full: as text, as a traceback that is kept would keep the step."""
+    return f"{type(error).__name__}: {error}", traceback.format_exc()
 
 
 def call_soon(loop: Any, function: Callable[[], None]) -> None:

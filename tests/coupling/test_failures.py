@@ -90,16 +90,27 @@ async def test_an_analysis_that_raises_does_so_for_its_reader_and_the_next_step_
 async def test_a_callback_that_raises_is_told_in_the_status_and_the_flow_goes_on(c, s, a):
     flow, values = await started(c)
 
+    # the first of these never comes out of a thread, the second ends a loop
+    raised = [(StopIteration, "no more"), (SystemExit, "enough"), (KeyError, "no such thing")]
+    told_of = []
+
     def fails(step, ds):
-        raise KeyError("no such thing")
+        kind, text = raised[step]
+        raise kind(text)
+
+    async def notes(step, ds):
+        told_of.append((await flow.status())["callback_error"])
 
     await flow.on_step(fails)
+    # not seen to be a coroutine function before it is called
+    await flow.on_step(lambda step, ds: notes(step, ds))
     async with producers(s, (0, 8)) as made:
         await opened(made)
-        made[0].tell("many", first=0, last=2)
+        made[0].tell("many", first=0, last=3)
         made[0].tell("close")
-        assert [each async for each in values] == [(0, 0.0), (1, 1.0)]
-    assert (await flow.status())["callback_error"] == "step 1: KeyError: 'no such thing'"
+        assert [each async for each in values] == [(step, float(step)) for step in range(3)]
+    assert told_of == ["", "step 0: StopIteration: no more", "step 1: SystemExit: enough"]
+    assert (await flow.status())["callback_error"] == "step 2: KeyError: 'no such thing'"
     await flow.close()
     await nothing_left(s, a)
 
