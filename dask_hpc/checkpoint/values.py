@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from dask_hpc.checkpoint.direct import as_parts
-from dask_hpc.checkpoint.dtypes import from_json
+from dask_hpc.checkpoint.dtypes import from_json, to_json
 from dask_hpc.checkpoint.layout import chunk_shape
 from dask_hpc.checkpoint.names import is_compressed, pack_place
 from dask_hpc.checkpoint.plan import Array, Written
@@ -176,18 +176,8 @@ def _flat(value: Any) -> memoryview:
 
 
 def _opaque(value: Any) -> tuple[list[memoryview], str | None]:
-    if type(value) is np.ndarray and not value.dtype.hasobject:
-        # NumPy's own format says what it is, and nothing of it is executed
-        header = io.BytesIO()
-        np.lib.format.write_array_header_2_0(
-            header,
-            {
-                "descr": np.lib.format.dtype_to_descr(value.dtype),
-                "fortran_order": False,
-                "shape": value.shape,
-            },
-        )
-        return as_parts([header.getbuffer(), _flat(value)]), None
+    if type(value) is np.ndarray and (header := _header(value)) is not None:
+        return as_parts([header, _flat(value)]), None
     from distributed.protocol.serialize import serialize_bytelist
 
     parts = as_parts(serialize_bytelist(value, on_error="raise"))
@@ -195,6 +185,20 @@ def _opaque(value: Any) -> tuple[list[memoryview], str | None]:
     for part in parts:
         digest.update(part)
     return parts, digest.hexdigest()
+
+
+def _header(value: np.ndarray) -> memoryview | None:
+    """What NumPy's own format says of an array, of which nothing is executed; None when it cannot."""
+    if to_json(value.dtype) is None or not value.dtype.itemsize or value.dtype.hasobject:
+        return None
+    descr = np.lib.format.dtype_to_descr(value.dtype)
+    told = {"descr": descr, "fortran_order": False, "shape": value.shape}
+    header = io.BytesIO()
+    try:
+        np.lib.format.write_array_header_2_0(header, told)
+    except UnicodeEncodeError:  # names of fields
+        return None
+    return header.getbuffer() if header.tell() <= _HEADER_BYTES else None
 
 
 def _made(where: str, content: np.ndarray, digest: str | None, trusted: bool) -> Any:
@@ -216,7 +220,7 @@ def _from_npy(where: str, content: np.ndarray) -> np.ndarray:
     try:
         if np.lib.format.read_magic(file) != (2, 0):
             raise ValueError("another version of the format")
-        shape, fortran, dtype = np.lib.format.read_array_header_2_0(file)
+        shape, fortran, dtype = np.lib.format.read_array_header_2_0(file, _HEADER_BYTES)
         if fortran or dtype.hasobject:
             raise ValueError("another order, or Python values")
         values = content[file.tell() :]

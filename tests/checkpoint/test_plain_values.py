@@ -23,6 +23,15 @@ ARRAYS = [
     np.array(["2026-01-01", "NaT"], "M8[us]"),
     np.array([1, 2], ">i4"),
     np.array([(1, 2.5)], [("n", "i4"), ("x", "f8")]),
+    # the most that NumPy reads of a header without a word is less
+    np.zeros(2, [(f"the field of number {number}", "f8") for number in range(500)]),
+]
+#: Arrays of which NumPy's format cannot say what they are: their fields are in another order than they lie,
+#: have names in other letters, or are too many.
+OTHERS = [
+    np.array([(1, 2.5)], [("n", "i4"), ("x", "f8")])[["x", "n"]],
+    np.array([(1,)], [("число", "i4")]),
+    np.ones(1, [(f"the field of number {number}", "f8") for number in range(3000)]),
 ]
 
 
@@ -34,7 +43,9 @@ def test_arrays_come_back_without_a_word_and_can_be_written_to(tmp_path: Path) -
         assert again.flags.writeable
 
 
-@pytest.mark.parametrize("value", [{"a": 1}, np.array([None]), np.ma.array([1], mask=[True]), 3], ids=str)
+@pytest.mark.parametrize(
+    "value", [{"a": 1}, np.array([None]), np.ma.array([1], mask=[True]), 3, *OTHERS], ids="{!r:.20}".format
+)
 def test_other_values_need_the_word(tmp_path: Path, value: Any) -> None:
     path = save_values(Store(tmp_path), [np.ones(2), value])
     with pytest.raises(CheckpointError, match="allow_pickle=True"):
