@@ -12,7 +12,14 @@ from pathlib import Path
 from dask_hpc.checkpoint import layout, manifest, metadata
 from dask_hpc.checkpoint.blocks import check_written
 from dask_hpc.checkpoint.checksums import crc32c
-from dask_hpc.checkpoint.inside import link_inside, open_inside, sync_folder, sync_folders, write_inside
+from dask_hpc.checkpoint.inside import (
+    link_inside,
+    open_inside,
+    rename,
+    sync_folder,
+    sync_folders,
+    write_inside,
+)
 from dask_hpc.checkpoint.locks import Lock
 from dask_hpc.checkpoint.manifest import Manifest
 from dask_hpc.checkpoint.metadata import DOCUMENT
@@ -217,14 +224,14 @@ class Draft:
 
     def _write_manifest(self, found: Manifest) -> None:
         write_inside(self.path, f".{manifest.FILE}", manifest.dump(found, self._key))
-        os.rename(os.path.join(self.path, f".{manifest.FILE}"), os.path.join(self.path, manifest.FILE))
+        rename(os.path.join(self.path, f".{manifest.FILE}"), os.path.join(self.path, manifest.FILE))
         sync_folder(self.path)
         wrote(self.path, found)
 
     def _rename(self, target: Path) -> None:
         """Give the version its name, durably, or not at all."""
         try:
-            os.rename(self.path, target)
+            rename(self.path, str(target))
         except OSError:
             # without locks another writer may have had it meanwhile
             self._check_newest()
@@ -234,7 +241,7 @@ class Draft:
             sync_folder(str(self._folder.parent))
         except OSError:
             # its writer is told that there is none
-            os.rename(target, self.path)
+            rename(str(target), self.path)
             raise
 
     def _check_newest(self) -> None:

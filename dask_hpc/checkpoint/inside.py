@@ -135,6 +135,25 @@ def write_all(descriptor: int, content: bytes) -> None:
         rest = rest[os.write(descriptor, rest) :]
 
 
+def rename(old: str, new: str) -> None:
+    """Give a file or folder another name; raises OSError when that cannot be.
+
+    On NFS the answer may be lost: who asks again is told that there is nothing of the old name.
+    """
+    found = os.lstat(old)
+    try:
+        os.rename(old, new)
+    except FileNotFoundError:
+        if not _is(new, found):
+            raise
+
+
+def _is(path: str, found: os.stat_result) -> bool:
+    with suppress(OSError):
+        return os.path.samestat(found, os.lstat(path))
+    return False
+
+
 def sync_folder(path: str) -> None:
     """Make the names in a folder durable; it may be reached by a link, as a store that its user names."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

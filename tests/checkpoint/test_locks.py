@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import re
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import dask.array as da
 import pytest
 from saved import save
 
+from dask_hpc.checkpoint.inside import rename
 from dask_hpc.checkpoint.locks import Lock
 from dask_hpc.checkpoint.store import Store
+from dask_hpc.checkpoint.verify import verify
 
 LOCKS = Path("/proc/locks")
 
@@ -66,3 +70,18 @@ def test_what_has_gone_while_its_lock_was_waited_for_is_not_locked(tmp_path: Pat
     waiting.join(10)
     assert not waiting.is_alive()
     assert [error.filename for error in errors] == [str(folder)]
+
+
+def test_a_rename_whose_answer_was_lost_was_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = os.rename
+
+    def again(source: Any, target: Any) -> None:
+        done(source, target)
+        done(source, target)  # as on NFS, where a request may be sent once more
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "rename", again)
+        version = save(da.zeros(4, chunks=2), tmp_path)
+    assert (version.version, verify(version)) == (1, [])
+    with pytest.raises(FileNotFoundError):
+        rename(str(tmp_path / "nothing"), version.path)
