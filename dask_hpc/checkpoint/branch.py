@@ -2,7 +2,8 @@
 
 Who goes back to an older version and goes on from there leaves those after it: of these nothing is read
 any more unless it is asked for by its number. A session notes in each version which one it goes on from, and
-which were left on the way there: that counts also when those in between are gone, or cannot be read.
+which were left on the way there: that counts also when those in between are gone, or cannot be read. Where
+some were left, a file beside the manifest says so, too: a damaged newest version must not bring them back.
 """
 
 from __future__ import annotations
@@ -11,12 +12,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dask_hpc.checkpoint.manifest import Manifest
+from dask_hpc.checkpoint.inside import read_inside
+from dask_hpc.checkpoint.manifest import Manifest, seal, unseal
 
 #: Where that is among what a session notes of a version (`Plan.extra`).
 SESSION, AFTER, LEFT = "session", "after", "left"
 #: So many ranges of left versions are noted, the newest ones: it is the newest versions that stay.
 MOST_LEFT = 100
+#: Name of the file beside the manifest, the layout of what it says, and what it has at most.
+FILE, _SCHEMA, _MOST_BYTES = "past.json", 1, 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +57,34 @@ class Past:
 
 def past_of(manifest: Manifest) -> Past:
     """What is before a version, as far as it is noted."""
-    told = manifest.plan.extra.get(SESSION)
+    return _past(manifest.plan.extra.get(SESSION), manifest.version)
+
+
+def beside(manifest: Manifest) -> bytes | None:
+    """What is before a version as a file beside its manifest; None where no version was left."""
+    past = past_of(manifest)
+    return seal(_SCHEMA, {"version": manifest.version, **past.noted()}) if past.left else None
+
+
+def read_beside(folder: str, version: int) -> Past | None:
+    """What is before a version whose manifest is damaged; None where no version was left, or nobody knows."""
+    try:
+        found = unseal(read_inside(folder, FILE, _MOST_BYTES), _SCHEMA)["content"]
+    except (OSError, ValueError, RecursionError):
+        return None
+    # a copy of another version says nothing of this one
+    return _past(found, version) if isinstance(found, Mapping) and found.get("version") == version else None
+
+
+def _past(told: Any, version: int) -> Past:
     if not isinstance(told, Mapping):
         return Past()
     after, left, ranges = told.get(AFTER), told.get(LEFT), []
     for each in left if isinstance(left, list | tuple) else ():
         match each:
-            case [int(low), int(high)] if 0 < low <= high < manifest.version:
+            case [int(low), int(high)] if 0 < low <= high < version:
                 ranges.append((low, high))
-    known = type(after) is int and 0 <= after < manifest.version
+    known = type(after) is int and 0 <= after < version
     return Past(after if known else None, tuple(ranges))
 
 

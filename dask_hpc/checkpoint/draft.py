@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from dask_hpc.checkpoint import layout, manifest, metadata
+from dask_hpc.checkpoint import branch, layout, manifest, metadata
 from dask_hpc.checkpoint.blocks import check_written
 from dask_hpc.checkpoint.checksums import crc32c
 from dask_hpc.checkpoint.inside import (
@@ -92,6 +92,8 @@ class Draft:
             self._end_shards(ordered)
             self._drop_packs(ordered)
             found = self._manifest(ordered, tuple(levels))
+            if (past := branch.beside(found)) is not None:
+                write_inside(self.path, branch.FILE, past)
             sync_folders(self.path)
             # before that nothing is a version, after that all of it is
             self._write_manifest(found)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from dask_hpc.checkpoint import manifest, metadata
+from dask_hpc.checkpoint import branch, manifest, metadata
 from dask_hpc.checkpoint.blocks import block_file, stored_payload, write_block
 from dask_hpc.checkpoint.draft import Draft
 from dask_hpc.checkpoint.inside import copy_inside, read_inside, sync_folder, sync_folders
@@ -76,6 +76,8 @@ def export(
 
 def _copy(version: Version, found: Manifest, part: Path, show: Callable[[int, int], None] | None) -> None:
     paths = sorted(set(_paths(found)))
+    if os.path.lexists(os.path.join(version.path, branch.FILE)):
+        paths.append(branch.FILE)
     for count, each in enumerate(paths, start=1):
         copy_inside(version.path, str(part), each)
         if show is not None:

@@ -30,7 +30,7 @@ UNNAMED = "__xarray_dataarray_variable__"
 #: Most bytes of variables that are in memory: they go through the scheduler.
 MOST_IN_MEMORY = 2**28
 #: Names that the group of a version needs for itself.
-TAKEN = {metadata.DOCUMENT, "manifest.json"}
+TAKEN = {metadata.DOCUMENT, "manifest.json", "past.json"}
 
 
 def describe_labelled(obj: Any, name: str) -> tuple[Plan, list[Any]] | None:

@@ -21,7 +21,7 @@ from itertools import islice
 from pathlib import Path
 
 from dask_hpc.checkpoint import passing
-from dask_hpc.checkpoint.branch import branch
+from dask_hpc.checkpoint.branch import Past, branch, read_beside
 from dask_hpc.checkpoint.checksums import crc32c
 from dask_hpc.checkpoint.draft import Draft
 from dask_hpc.checkpoint.inside import sync_folder
@@ -117,6 +117,10 @@ class Store:
         except OSError as error:
             raise self._refused(name, error) from None
         return folder
+
+    def path(self, name: str, version: int) -> str:
+        """The folder of a whole version of a name."""
+        return str(self.folder / name / folder_name(version))
 
     def _refused(self, name: str, error: OSError) -> CheckpointError:
         return CheckpointError(
@@ -275,7 +279,7 @@ class Store:
         """
         for number in numbers(self.folder / checked_name(name)):
             if number <= newest:
-                _remove(str(self.folder / name / folder_name(number)))
+                _remove(self.path(name, number))
 
 
 def _is_name(name: str) -> bool:
@@ -309,8 +313,16 @@ def _older(home: Path, keep: int) -> list[str]:
     found = {number: str(home / folder_name(number)) for number in numbers(home)}
     if len(found) <= keep:
         return []
-    whole = (number for number in sorted(found, reverse=True) if is_whole(found[number], home.name, number))
-    kept = list(islice(branch(whole, lambda number: past(found[number], home.name, number)), keep))
+
+    def before(number: int) -> Past | None:
+        try:
+            return past(found[number], home.name, number)
+        except CheckpointError:
+            return read_beside(found[number], number)
+
+    known = (number for number in sorted(found, reverse=True) if before(number) is not None)
+    line = branch(known, lambda number: before(number) or Past())
+    kept = list(islice((number for number in line if is_whole(found[number], home.name, number)), keep))
     if len(kept) < keep:
         return []
     left = {number for number in range(kept[-1], kept[0]) if number in found} - set(kept)

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dask_hpc.checkpoint import layout, metadata
+from dask_hpc.checkpoint import branch, layout, metadata
 from dask_hpc.checkpoint.blocks import block_file, check_written, checked_bytes
 from dask_hpc.checkpoint.inside import open_inside, read_inside
+from dask_hpc.checkpoint.manifest import Manifest
 from dask_hpc.checkpoint.opening import file_problem
 from dask_hpc.checkpoint.plan import Array, Written
 from dask_hpc.checkpoint.sealing import is_signed, unseal
@@ -61,6 +62,7 @@ def verify(
         for path in found.files
         if (text := file_problem(version.path, found, path, key)) is not None
     ]
+    problems += _beside(version.path, found)
     first = 0
     for array in found.plan.arrays:
         packs = set()
@@ -76,6 +78,17 @@ def verify(
         first += array.count
         problems += _index(version.path, array, lengths)
     return problems
+
+
+def _beside(folder: str, found: Manifest) -> Iterator[Problem]:
+    """What is before the version, where that is beside the manifest, too."""
+    try:
+        if (expected := branch.beside(found)) and read_inside(folder, branch.FILE, len(expected)) != expected:
+            yield Problem(branch.FILE, "its content differs")
+    except FileNotFoundError:
+        pass  # it was written by an earlier release
+    except OSError as error:
+        yield Problem(branch.FILE, error.strerror or str(error))
 
 
 def _block(folder: str, array: Array, number: int, written: Written, key: bytes | None) -> Iterator[Problem]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dask_hpc.checkpoint.blocks import block_file, check_written
-from dask_hpc.checkpoint.branch import SESSION, Past, branch, past_of
+from dask_hpc.checkpoint.branch import SESSION, Past, branch, past_of, read_beside
 from dask_hpc.checkpoint.dtypes import from_json
 from dask_hpc.checkpoint.manifest import Manifest, check_signed
 from dask_hpc.checkpoint.opening import check_files, load
@@ -231,6 +231,11 @@ def _candidates(
         store.newest(name)  # says what is wrong with it
     pasts = {each.version: past_in_store(each.path, name, each.version) for each in whole}
     pasts |= {number: past(id) for number, id in held}
+    for number in set(there) - set(pasts):
+        # one that is damaged is not read, and what was left before it is not either
+        told = None if store is None else read_beside(store.path(name, number), number)
+        if told is not None:
+            pasts[number] = told
     wanted = set(branch(sorted(pasts, reverse=True), pasts.__getitem__))
     places: list[Any] = [[number, id] for number, id in held] + [[each.version, None] for each in whole]
     # of the same number, memory first

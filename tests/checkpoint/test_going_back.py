@@ -11,10 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_hpc import CheckpointSession
-from dask_hpc.checkpoint.branch import MOST_LEFT, Past, branch, past_of
+from dask_hpc.checkpoint.branch import FILE as BESIDE
+from dask_hpc.checkpoint.branch import MOST_LEFT, Past, branch, past_of, read_beside
+from dask_hpc.checkpoint.export import export
 from dask_hpc.checkpoint.locks import Lock
 from dask_hpc.checkpoint.manifest import FILE
 from dask_hpc.checkpoint.store import Store
+from dask_hpc.checkpoint.verify import verify
 from dask_hpc.checkpoint.versions import numbers
 from dask_hpc.errors import CheckpointError
 
@@ -96,6 +99,28 @@ def test_a_version_that_was_left_stays_left_when_the_manifest_of_the_one_after_i
     with pytest.raises(CheckpointError, match="is not what was written"):
         run(tmp_path)
     assert run(tmp_path, back_to=4)[0] == 4
+
+
+def test_a_damaged_newest_version_does_not_bring_back_those_that_it_has_left(tmp_path: Path) -> None:
+    run(tmp_path, steps=4)
+    lock = Lock.shared(str(tmp_path / "run" / "000004"))  # so that it cannot be removed
+    assert lock is not None
+    with lock:
+        run(tmp_path, steps=1, back_to=3)
+    version = Store(tmp_path).find("run")
+    assert verify(version) == []
+    beside = Path(version.path, BESIDE)
+    beside.write_bytes(beside.read_bytes().replace(b"[4,4]", b"[5,5]"))
+    assert [each.path for each in verify(version)] == [BESIDE]
+    beside.write_bytes(beside.read_bytes().replace(b"[5,5]", b"[4,4]"))
+    export(version, tmp_path / "copy")
+    for damaged in (version.path, str(tmp_path / "copy")):
+        Path(damaged, FILE).write_text("{")
+        assert (read_beside(damaged, 5), read_beside(damaged, 6)) == (Past(3, ((4, 4),)), None)
+    # whoever collects leaves what is gone back to
+    assert Store(tmp_path).collect(keep=1, name="run") == []
+    assert run(tmp_path, steps=1)[0] == 3
+    assert numbers(tmp_path / "run") == [3, 5, 6]
 
 
 @given(st.lists(st.integers(0, 12), max_size=12), st.sets(st.integers(1, 12)))
