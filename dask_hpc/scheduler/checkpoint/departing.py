@@ -24,6 +24,7 @@ from dask_hpc.checkpoint import passing
 from dask_hpc.checkpoint.plan import Array
 from dask_hpc.clock import stopwatch_s
 from dask_hpc.scheduler.checkpoint.protected import Protected
+from dask_hpc.scheduler.checkpoint.store_threads import in_store
 from dask_hpc.scheduler.internals import reads, remote
 from dask_hpc.scheduler.tables.parts import Departure
 from dask_hpc.scheduler.tables.state import State
@@ -167,8 +168,8 @@ class Departing:
         Exception
             When none of them could be written, whatever the reason.
         """
-        await asyncio.to_thread(_make, folder)
-        await asyncio.to_thread(self._used.have, os.path.dirname(folder))
+        await in_store(_make, folder)
+        await in_store(self._used.have, os.path.dirname(folder))
         self._touch_later()
         array = Array("data", "opaque", None, (len(keys),), ((1,) * len(keys),))
         arguments = {"folder": folder, "array": array, "keys": dict(enumerate(keys))}
@@ -216,7 +217,7 @@ class Departing:
     async def closing(self) -> None:
         """The scheduler is closing: what is on disk cannot come back."""
         for folder in {*self._own.values(), *self._stale}:
-            await asyncio.to_thread(shutil.rmtree, folder, True)
+            await in_store(shutil.rmtree, folder, True)
         self._rest()
 
     def _touch_later(self) -> None:
@@ -227,7 +228,7 @@ class Departing:
         """Say that what is on disk is in use, as long as it is."""
         self._touching = None
         if self._own or self._stale:
-            task = asyncio.ensure_future(asyncio.to_thread(self._used.touch))
+            task = asyncio.ensure_future(in_store(self._used.touch))
             self._background.add(task)
             task.add_done_callback(self._background.discard)
             self._touch_later()
@@ -251,13 +252,13 @@ class Departing:
         task.add_done_callback(self._background.discard)
 
     async def _delete(self, folders: Collection[str]) -> None:
-        await asyncio.to_thread(_remove, folders)
+        await in_store(_remove, folders)
         if self._folders or self._writing:
             return
         # what is written from now on goes elsewhere
         own, self._own = self._own, {}
         # a worker that was late may still write there: that goes when the scheduler closes
-        self._stale = await asyncio.to_thread(_remove_empty, {*own.values(), *self._stale})
+        self._stale = await in_store(_remove_empty, {*own.values(), *self._stale})
         self._rest()
         if not (self._folders or self._writing or self._own or self._stale):
             self._watched.leave(self)

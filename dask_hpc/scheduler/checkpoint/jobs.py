@@ -29,6 +29,7 @@ from dask_hpc.scheduler.checkpoint.commits import Commits
 from dask_hpc.scheduler.checkpoint.protected_job import ProtectedJob
 from dask_hpc.scheduler.checkpoint.results import Results, found_in
 from dask_hpc.scheduler.checkpoint.rows import versions_row
+from dask_hpc.scheduler.checkpoint.store_threads import in_store
 from dask_hpc.scheduler.core.engine import Engine
 from dask_hpc.scheduler.core.notices import notify
 from dask_hpc.scheduler.internals import reads, writes
@@ -98,7 +99,7 @@ class ProtectedJobs:
             ) from None
         folder = self._state.settings.checkpoint_store
         crc32c(b"")  # says now that it is not installed
-        if folder is not None and (problem := await asyncio.to_thread(Store(folder).problem)) is not None:
+        if folder is not None and (problem := await in_store(Store(folder).problem)) is not None:
             raise CheckpointError(problem)
         for id, one in list(self._of.items()):
             if (one.name, one.store) == (name, folder):
@@ -117,7 +118,7 @@ class ProtectedJobs:
         left.hold(name)
         try:
             if folder is not None:
-                made.results = await asyncio.to_thread(found_in, folder, name, resume, results.run)
+                made.results = await in_store(found_in, folder, name, resume, results.run)
             run, found = await left.results_of(name)
             made.results.take_up(run, found, resume)
         except BaseException:
@@ -215,8 +216,7 @@ class ProtectedJobs:
         for id, one in self._of.items():
             if self._runs(id):
                 record = active[id]
-                why = due(now_s, self._history(record, one), rule, self._state.nodes_up(record))
-                if why is not None:
+                if why := due(now_s, self._history(record, one), rule, self._state.nodes_up(record)):
                     self._ask(id, one, why)
 
     async def leave(self, departure: Departure) -> bool:

@@ -24,6 +24,7 @@ from dask_hpc.errors import CheckpointError, WorkerError
 from dask_hpc.scheduler.checkpoint.held import Held
 from dask_hpc.scheduler.checkpoint.memory import Memory
 from dask_hpc.scheduler.checkpoint.protected import Protected
+from dask_hpc.scheduler.checkpoint.store_threads import in_store, soon
 from dask_hpc.scheduler.internals import remote
 from dask_hpc.scheduler.tables.parts import Method
 from dask_hpc.scheduler.tables.state import State
@@ -258,7 +259,13 @@ class Left:
         store = self._state.settings.checkpoint_store
         if store is not None and store not in self._stores:
             self._stores.add(store)
-            for told in await asyncio.to_thread(whereabouts.load, store):
+            try:
+                listed = await soon(whereabouts.load, store)  # what is in memory needs no store
+            except OSError as error:
+                logger.warning("The store does not say where managers of earlier schedulers are: %s", error)
+                self._stores.discard(store)
+                return
+            for told in listed:
                 if told.cluster != self._scheduler.id:
                     await self._asked(store, told)
 
@@ -276,7 +283,7 @@ class Left:
                 there = True
                 await self.took_over(home.address, home.folder, told.cluster, answer["records"])
         if not there:
-            await asyncio.to_thread(whereabouts.forget, store, told.cluster)
+            await in_store(whereabouts.forget, store, told.cluster)
 
     async def _looked_at(self, address: str) -> None:
         for _ in range(int(_JOINED_S / _AGAIN_S)):

@@ -19,6 +19,7 @@ from dask_hpc.checkpoint.opening import readers
 from dask_hpc.checkpoint.versions import is_folder_name
 from dask_hpc.clock import stopwatch_s
 from dask_hpc.errors import CheckpointValueError
+from dask_hpc.scheduler.checkpoint.store_threads import in_store
 from dask_hpc.scheduler.internals import runs
 from dask_hpc.scheduler.tables.parts import Method
 from dask_hpc.scheduler.tables.state import State
@@ -80,7 +81,7 @@ class Reading:
 
     async def _lock(self, path: str) -> _Read | None:
         if path not in self._read:
-            found = await asyncio.to_thread(_locked, path)
+            found = await in_store(_locked, path)
             if found is None:
                 return None
             if self._ended:

@@ -8,10 +8,11 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
+from dask_hpc.checkpoint import passing
 from dask_hpc.checkpoint.draft import Draft
 from dask_hpc.checkpoint.opening import readers
 from dask_hpc.checkpoint.services import closed
@@ -25,6 +26,7 @@ from dask_hpc.scheduler.checkpoint.left import Left
 from dask_hpc.scheduler.checkpoint.protected import Protected
 from dask_hpc.scheduler.checkpoint.reading import Reading
 from dask_hpc.scheduler.checkpoint.silent import Silent
+from dask_hpc.scheduler.checkpoint.store_threads import in_store, soon
 from dask_hpc.scheduler.checkpoint.writing import UNKNOWN_S, Writing, to_store
 from dask_hpc.scheduler.internals import runs
 from dask_hpc.scheduler.placing.gate import Gate
@@ -39,8 +41,6 @@ logger = logging.getLogger(__name__)
 _STIMULUS = "hpc-checkpoint"
 #: Versions of a name that are kept.
 KEEP = 2
-#: The store is asked for the number of its newest version for no longer: a mount may hang.
-_STORE_S = 5.0
 #: Versions of fewer bytes do not tell what the file system can do: their time is that of asking for them.
 _TELLING_BYTES = 1_000_000
 
@@ -142,7 +142,7 @@ class ToLevels:
         in_memory, before = self._held.newest(name), commit.version
         # the number of what has just been written to memory
         after = commit.version - 1 if commit.levels and commit.version else 0
-        beginning = asyncio.ensure_future(asyncio.to_thread(store.begin, commit.stored, after))
+        beginning = asyncio.ensure_future(in_store(store.begin, commit.stored, after))
         try:
             draft = await asyncio.shield(beginning)
         except asyncio.CancelledError:
@@ -156,9 +156,13 @@ class ToLevels:
             if linked := writing.linked:
                 await _in_thread(draft.link, linked)
             # versions and tasks share what the file system gives
-            writing.lease = self._gate.lease(await asyncio.to_thread(mount_of, Path(draft.path)))
+            writing.lease = self._gate.lease(await in_store(mount_of, Path(draft.path)))
             asked_s = stopwatch_s()
-            await writing.run(to_store(draft.path))
+            touching = asyncio.ensure_future(_touch(draft.path))
+            try:
+                await writing.run(to_store(draft.path))
+            finally:
+                touching.cancel()
             wrote_s = stopwatch_s()
             if not writing.waits and (nbytes := writing.own_bytes) >= _TELLING_BYTES:
                 self.written_bytes_s = max(self.written_bytes_s, nbytes / max(wrote_s - asked_s, 1e-3))
@@ -169,7 +173,7 @@ class ToLevels:
             commit.finishing_s = stopwatch_s() - wrote_s
         except BaseException:
             commit.version = before
-            await asyncio.shield(asyncio.to_thread(draft.abandon))
+            await asyncio.shield(in_store(draft.abandon))
             raise
         commit.path, commit.nbytes = version.path, version.bytes
         commit.levels = (*commit.levels, "L3")
@@ -189,17 +193,17 @@ class ToLevels:
         """Keep the last versions of a name in the store, and those that are in use."""
         home = os.path.dirname(version)
         name = os.path.basename(home)
-        used = await asyncio.to_thread(_versions_in, home, self._protected.folders())
+        used = await in_store(_versions_in, home, self._protected.folders())
         newest = sorted(set(used.values()))[-KEEP:]
         self._protected.let_go_of({each for each, number in used.items() if number not in newest})
         try:
             spared = self._protected.folders()
             self._reading.look()
-            old = await asyncio.to_thread(store.collect, KEEP, spared, name=name, dry_run=True)
+            old = await in_store(store.collect, KEEP, spared, name=name, dry_run=True)
             # what was restored from one is read in the background, and again when it is lost
-            names = {path: await asyncio.to_thread(readers, path) for path in old}
+            names = {path: await in_store(readers, path) for path in old}
             unread = [path for path in old if self._unread(names[path])]
-            await asyncio.to_thread(store.discard, unread, self._protected.folders())
+            await in_store(store.discard, unread, self._protected.folders())
         except (CheckpointError, OSError) as error:
             logger.warning("Old versions of checkpoint %r stay: %s", name, error)
 
@@ -221,21 +225,30 @@ async def _newest_in(folder: str | None, name: str) -> int:
     if folder is None:
         return 0
     try:
-        async with asyncio.timeout(_STORE_S):
-            return max(await asyncio.to_thread(numbers, Path(folder, name)), default=0)
-    except (CheckpointError, OSError, TimeoutError):
+        return max(await soon(numbers, Path(folder, name)), default=0)
+    except (CheckpointError, OSError):
         # it will be said when something is to be written there; memory comes first
         return 0
 
 
 async def _in_thread(function: Callable[..., Any], *args: Any) -> Any:
     """Have a thread do something that goes on when this is cancelled; it is waited for then."""
-    doing = asyncio.ensure_future(asyncio.to_thread(function, *args))
+    doing = asyncio.ensure_future(in_store(function, *args))
     try:
         return await asyncio.shield(doing)
     finally:
         # what it has finished is not abandoned
         await asyncio.wait([doing])
+
+
+async def _touch(folder: str) -> None:
+    """Say now and then that a draft is written, though what it is to have may not be there for hours: who
+    collects on another host may not see that it is locked.
+    """
+    while True:
+        await asyncio.sleep(passing.TOUCHED_S)
+        with suppress(OSError):
+            await in_store(os.utime, folder)
 
 
 def _abandon(beginning: asyncio.Future[Draft]) -> None:
