@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 import os
 import socket
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
@@ -22,10 +24,11 @@ from dask_hpc.checkpoint.blobs import Home
 from dask_hpc.checkpoint.checksums import crc32c
 from dask_hpc.checkpoint.layout import slot_bytes
 from dask_hpc.checkpoint.plan import Array, Written
+from dask_hpc.checkpoint.record import records
 from dask_hpc.checkpoint.segments import disk_bytes, held_bytes, open_segment, write_segment
 from dask_hpc.checkpoint.services import most_added
 from dask_hpc.checkpoint.values import to_bytes
-from dask_hpc.errors import WorkerError
+from dask_hpc.errors import CheckpointError, WorkerError
 from dask_hpc.wire import HEARTBEAT
 from dask_hpc.worker.fetching import Patience, ask, be_patient, silent
 from dask_hpc.worker.host_process import HostProcess
@@ -36,8 +39,12 @@ from dask_hpc.worker.pulling import Offers
 from dask_hpc.worker.serving import served
 from dask_hpc.worker.values import read_values
 
+logger = logging.getLogger("distributed.dask_hpc")
+
 #: A manager has read what it was offered by then, at least and by bytes per second, in seconds.
 _LEAST_S, _SLOWEST = 30.0, 50e6
+#: One that was killed is started anew after that, and when it does not come up, so much later, in seconds.
+_DOWN_S, _AGAIN_S = 1.0, 10.0
 #: A block in parts, the digest of what is opaque, and the type of the value.
 _Made = tuple[list[memoryview], str | None, str]
 #: Section of the heartbeats.
@@ -62,6 +69,11 @@ class ManagerSection:
         be_patient(Patience(wanted.checkpoint_silence_s, wanted.checkpoint_ask_again_s))
         self._process: HostProcess | None = None
         self._address: str | None = None
+        #: What managers may have of the memory of the host, as they were told last.
+        self._share = 0.0
+        #: Since when managers that hold something are not there, and one of them on its way back.
+        self._down_s: dict[HostProcess, float] = {}
+        self._reviving: asyncio.Task[None] | None = None
         #: Managers of earlier clusters that this one has taken over.
         self._taken: list[HostProcess] = []
         self.left_behind = LeftBehind(worker, self.take)
@@ -74,6 +86,7 @@ class ManagerSection:
         folders = {str(process.folder) for process in [self._process, *self._taken] if process is not None}
         if not folders:
             return {}
+        self._revive()
         held, on_disk, limits = 0, 0, [0]
         for folder in folders:
             # it may end
@@ -91,6 +104,8 @@ class ManagerSection:
         """Be no worker of it any more."""
         self.left_behind.stop()
         self.offers.stop()
+        if self._reviving is not None:
+            self._reviving.cancel()
         for process in [self._process, *self._taken]:
             if process is not None:
                 process.stop()
@@ -128,10 +143,31 @@ class ManagerSection:
         return await self._home(process, share)
 
     async def _home(self, process: HostProcess, share: float) -> Home:
+        self._share = share
         address = await started(process, self._wanted(share), self._worker.address)
         if process is self._process:
             self._address = address
         return Home(address, str(process.folder))
+
+    def _revive(self) -> None:
+        """Have a manager that was killed started anew while it holds something: other hosts may come to need
+        that before the next version is written.
+        """
+        now_s = time.monotonic()
+        down = [each for each in [self._process, *self._taken] if each is not None and _is_down(each)]
+        self._down_s = {each: self._down_s.get(each, now_s) for each in down}
+        for process, since_s in self._down_s.items():
+            # whoever ends one for good removes its folder a moment later
+            if now_s - since_s >= _DOWN_S and (self._reviving is None or self._reviving.done()):
+                self._down_s[process] = now_s + _AGAIN_S
+                self._reviving = asyncio.ensure_future(self._revived(process))
+
+    async def _revived(self, process: HostProcess) -> None:
+        try:
+            await self._home(process, self._share)
+            logger.info("The manager of %s was gone, and is there again", process.folder)
+        except (CheckpointError, OSError) as error:
+            logger.warning("The manager of %s is gone, with what it holds: %s", process.folder, error)
 
     @property
     def folder(self) -> Path | None:
@@ -150,6 +186,14 @@ class ManagerSection:
         scheme, _ = parse_address(address)
         host = "127.0.0.1" if scheme == "inproc" else get_address_host(address)
         return wanted(scheme in ("tls", "wss"), host, share, self._worker.security, self._host)
+
+
+def _is_down(process: HostProcess) -> bool:
+    """Whether no manager runs that holds a version."""
+    try:
+        return process.pid is None and bool(records(str(process.folder)))
+    except OSError:
+        return False  # it has ended, with all that it held
 
 
 def manager_folder(worker: Any) -> Path | None:

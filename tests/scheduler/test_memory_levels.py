@@ -173,15 +173,13 @@ def test_a_byte_that_has_changed_in_memory_is_noticed_and_another_copy_is_read(c
 
 
 def test_a_manager_that_is_killed_comes_back_with_all_it_held(client):
-    rt, field, data, expected, _ = protected(client, ["L1", "L2"])
+    _, field, data, expected, _ = protected(client, ["L1", "L2"])
     _, folder, _ = places(client)["gamma"]
     was = listening(Path(folder))
     os.kill(was["pid"], signal.SIGKILL)
-    # the next version has it started again, where others find it
-    commit = rt.checkpoint(data, "data", levels=["L1", "L2"])
-    assert commit.status()["levels"] == ["L1", "L2"]
-    now = listening(Path(folder))
-    assert (now["address"], now["pid"] != was["pid"]) == (was["address"], True)
+    # its worker has it started again, where others find it: the next version may be far off
+    before(lambda: listening(Path(folder))["pid"] != was["pid"], "it is there again")
+    assert listening(Path(folder))["address"] == was["address"]
     lose(client, "gamma", memory=False)
     are_there(client, field, data, expected)
 
