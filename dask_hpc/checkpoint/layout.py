@@ -25,8 +25,7 @@ CHECKSUM = 4
 
 
 def is_regular(chunks: tuple[tuple[int, ...], ...]) -> bool:
-    """Whether Zarr can hold such chunks in one array: all of a dimension equal, but for a smaller last "
-    "one."""
+    """Whether Zarr can hold such chunks in one array: all of a dimension equal, the last may be less."""
     for lengths in chunks:
         first, last = lengths[0], lengths[-1]
         if first < 0 or last > first or (last == 0 and first) or any(n != first for n in lengths[1:-1]):

@@ -273,10 +273,15 @@ def record_path(folder: str, version: str) -> str:
 def write_record(folder: str, version: str, text: str) -> None:
     """Have a record in a folder, whole or not at all."""
     path = record_path(folder, version)
-    with open(f"{path}.new", "w", encoding="utf-8") as file:
-        os.fchmod(file.fileno(), 0o600)
-        file.write(text)
-    os.replace(f"{path}.new", path)
+    try:
+        with open(f"{path}.new", "w", encoding="utf-8") as file:
+            os.fchmod(file.fileno(), 0o600)
+            file.write(text)
+        os.replace(f"{path}.new", path)
+    except BaseException:
+        # a part of it would take room where there is none
+        Path(f"{path}.new").unlink(missing_ok=True)
+        raise
 
 
 def records(folder: str) -> list[str]:
@@ -293,7 +298,10 @@ def records_by_file(folder: str) -> dict[str, str]:
     """The same by their files."""
     found = {}
     for path in records(folder):
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        except FileNotFoundError:
+            continue  # it was dropped a moment ago
         with open(descriptor, encoding="utf-8", errors="replace") as file:
             found[path] = file.read(MOST_BYTES)
     return found

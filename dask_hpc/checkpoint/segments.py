@@ -284,10 +284,11 @@ class Segments:
         with self._turn:
             for name in names:
                 if name in self._sizes:
-                    path = Path(segment_path(str(self._folder), name))
-                    # whoever still knows its name must not find other bytes there
-                    unused = path.rename(path.with_suffix(_UNUSED))
-                    self._unused[unused] = self._sizes.pop(name)
+                    size, path = self._sizes.pop(name), Path(segment_path(str(self._folder), name))
+                    # whoever still knows its name must not find other bytes there; one that somebody has
+                    # removed takes no room
+                    with suppress(FileNotFoundError):
+                        self._unused[path.rename(path.with_suffix(_UNUSED))] = size
 
     def shrink(self, name: str, nbytes: int) -> None:
         """Keep the first bytes of a segment alone; an unknown one is left alone."""

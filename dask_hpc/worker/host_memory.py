@@ -222,7 +222,13 @@ async def looked(dask_worker: Any) -> bool:
 
 
 async def write(
-    array: Array, keys: Mapping[int, Any], manager: Mapping[str, Any], transfer: str, dask_worker: Any
+    array: Array,
+    keys: Mapping[int, Any],
+    manager: Mapping[str, Any],
+    transfer: str,
+    version: str,
+    ended: Sequence[str],
+    dask_worker: Any,
 ) -> dict[int, tuple[Written, str, Home] | str | None]:
     """Write results of the worker that this runs on to the memory of its host.
 
@@ -235,6 +241,8 @@ async def write(
     transfer
         ``push``: this worker writes; ``pull``: the manager reads. A worker inside its client's process, which
         nobody can connect to, writes itself.
+    version, ended
+        What they are written for, and versions of which nothing is to stay that no record names.
 
     Returns
     -------
@@ -255,7 +263,9 @@ async def write(
     section = _manager(dask_worker)
     more = most_added(array)
     nbytes = slots_bytes(blocks, more)
-    where, segment = await reserved(dask_worker.rpc, lambda: section.home(**manager), nbytes)
+    where, segment = await reserved(
+        dask_worker.rpc, lambda: section.home(**manager), nbytes, version, ended
+    )
     if transfer == "pull" and not dask_worker.address.startswith("inproc"):
         places = await _pulled(dask_worker, where, segment, blocks, more)
     else:

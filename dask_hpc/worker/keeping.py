@@ -42,11 +42,12 @@ async def keep(
     tuple
         Who keeps it, and why these are too few; empty: they are enough.
     """
-    text, asked = await asyncio.to_thread(dump, record), list(homes)
-    answers = await asyncio.gather(
-        *(ask(pool, home.address, "keep", version=record.id, record=text) for home in asked),
-        return_exceptions=True,
+    text, asked, segments = await asyncio.to_thread(dump, record), list(homes), record.segments()
+    calls = (
+        ask(pool, at.address, "keep", version=record.id, record=text, segments=sorted(segments.get(at, ())))
+        for at in asked
     )
+    answers = await asyncio.gather(*calls, return_exceptions=True)
     kept = [home for home, answer in zip(asked, answers, strict=True) if isinstance(answer, dict)]
     all, have = ({domains.get(home, home.address) for home in some} for some in (asked, kept))
     needed = domains_needed(record.losses_survived, len(all))

@@ -38,6 +38,7 @@ from dask_hpc.errors import CheckpointError
 from dask_hpc.worker.fetching import CHUNK, Patience, be_patient, fetch, remake
 from dask_hpc.worker.host_process import LINGER_S, folders, occupied, seen
 from dask_hpc.worker.pulling import pull
+from dask_hpc.worker.reservations import Reservations
 from dask_hpc.worker.serving import serve
 from dask_hpc_policies.codec import decode
 from dask_hpc_policies.resilience.redundancy_sets import parity_bytes
@@ -46,8 +47,6 @@ logger = logging.getLogger("distributed.dask_hpc.manager")
 
 #: What it is told when it is started, and what it says when it listens: files in its folder.
 WANTED, LISTENS = "manager.json", "manager.listens"
-#: A segment is written so soon after it was reserved, in seconds.
-_WRITTEN_S = 600.0
 #: How often it looks whether somebody needs it, in seconds.
 _LOOK_S = 1.0
 #: Fields of a `Security` that a worker's side needs.
@@ -63,8 +62,7 @@ class Manager(Server):
         self.folder = folder
         self.segments = Segments(folder, limit_bytes, lambda: _held_by_others(folder, host), **disk)
         self._security = security
-        #: When segments were reserved that are not sealed yet.
-        self._open_s: dict[str, float] = {}
+        self._reservations = Reservations(self.segments)
         handlers: dict[str, Callable[..., Awaitable[Any]]] = {
             "reserve": self.reserve,
             "pull": self.pull,
@@ -97,14 +95,15 @@ class Manager(Server):
 
     # ------------------------------------------------------------------ what others ask for
 
-    async def reserve(self, nbytes: int) -> dict[str, Any]:
-        """Room for so many bytes: the name of a segment, and what somebody should hear of (``note``)."""
-        now_s = time.monotonic()
-        # those who have reserved these were lost before they had written them
-        late = [name for name, since_s in self._open_s.items() if now_s - since_s > _WRITTEN_S]
-        self._give_up(late)
+    async def reserve(self, nbytes: int, version: str = "", ended: Sequence[str] = ()) -> dict[str, Any]:
+        """Room for so many bytes of a version: the name of a segment, and what somebody should hear of
+        (``note``). Of versions that have `ended` nobody needs what no record names.
+        """
+        self._reservations.give_up_late()
+        if unneeded := self._reservations.over(ended):
+            await asyncio.to_thread(self.segments.drop, unneeded)
         segment = await asyncio.to_thread(self.segments.reserve, nbytes)
-        self._open_s[segment] = now_s
+        self._reservations.add(segment, version, nbytes)
         note, self.segments.note = self.segments.note, ""
         return {"segment": segment, "note": note}
 
@@ -125,25 +124,14 @@ class Manager(Server):
         try:
             places = await asyncio.to_thread(serve, self.folder, segment, told, blocks, key_file)
         except BaseException:
-            self._give_up([segment])
+            self._reservations.give_up([segment])
             raise
         self.segments.shrink(segment, sum(slot_bytes(nbytes) for _, nbytes, _ in places))
         return {"places": places}
 
     async def seal(self, segment: str) -> dict[str, Any]:
-        """All was written to a segment that is to be: it stays until it is dropped.
-
-        Raises
-        ------
-        CheckpointError
-            When it was given up meanwhile.
-        """
-        if segment not in self.segments.names():
-            raise CheckpointError(
-                f"segment {segment} was given up: nothing was said of it for {_WRITTEN_S:g} s, or the "
-                "manager has begun anew since; write it again"
-            )
-        self._open_s.pop(segment, None)
+        """All was written to a segment that is to be (see `Reservations.seal`)."""
+        self._reservations.seal(segment)
         return {}
 
     async def read(self, segment: str, offset: int, nbytes: int) -> dict[str, Any]:
@@ -154,8 +142,10 @@ class Manager(Server):
         await asyncio.to_thread(read_segment, self.folder, segment, offset, found)
         return {"data": to_serialize(found)}
 
-    async def protect(self, parts: Sequence[Mapping[str, Any]], parities: int, number: int) -> dict[str, Any]:
-        """Make one of the parities of parts that hosts hold; gives the segment that it is.
+    async def protect(
+        self, parts: Sequence[Mapping[str, Any]], parities: int, number: int, version: str = ""
+    ) -> dict[str, Any]:
+        """Make one of the parities of parts that hosts hold of a version; gives the segment that it is.
 
         Parameters
         ----------
@@ -167,14 +157,16 @@ class Manager(Server):
         sources = [(Home(**part["home"]), tuple(Range(*each) for each in part["ranges"])) for part in parts]
         lengths = [sum(one.nbytes for one in ranges) for _, ranges in sources]
         segment = await asyncio.to_thread(self.segments.reserve, parity_bytes(lengths, parities))
+        self._reservations.add(segment, version, None)
         try:
             descriptor = open_segment(self.folder, segment, os.O_WRONLY)
             try:
                 await self._encode(descriptor, sources, max(lengths), parities, number)
             finally:
                 os.close(descriptor)
+            self._reservations.seal(segment)
         except BaseException:
-            self.segments.drop([segment])
+            self._reservations.give_up([segment])
             raise
         return {"segment": segment}
 
@@ -212,9 +204,22 @@ class Manager(Server):
         await asyncio.to_thread(_verify, self.folder, segment, blocks)
         return {}
 
-    async def keep(self, version: str, record: str) -> dict[str, Any]:
-        """Have the record of a whole version, as long as it is not dropped."""
+    async def keep(self, version: str, record: str, segments: Sequence[str]) -> dict[str, Any]:
+        """Have the record of a whole version, as long as it is not dropped.
+
+        Parameters
+        ----------
+        segments
+            Those that it has here: of what was reserved for it nothing else is needed.
+
+        Raises
+        ------
+        CheckpointError
+            When one of them is not there (any more).
+        """
+        self._reservations.check(segments)
         await asyncio.to_thread(write_record, self.folder, version, record)
+        await asyncio.to_thread(self.segments.drop, self._reservations.whole(version, segments))
         return {}
 
     async def records(self) -> dict[str, Any]:
@@ -222,10 +227,10 @@ class Manager(Server):
         return {"records": await asyncio.to_thread(read_records, self.folder)}
 
     async def drop(self, segments: Sequence[str], version: str) -> dict[str, Any]:
-        """Nobody needs this version any more, which has these segments here."""
+        """Nobody needs this version any more, which has these segments here, and those reserved for it."""
         # first: a version whose record is there is whole
         Path(record_path(self.folder, version)).unlink(missing_ok=True)
-        await asyncio.to_thread(self.segments.drop, segments)
+        await asyncio.to_thread(self.segments.drop, self._reservations.end(version, segments))
         return {}
 
     async def tidy(self) -> dict[str, Any]:
@@ -239,16 +244,11 @@ class Manager(Server):
         named: set[str] = set()
         for text in await asyncio.to_thread(read_records, self.folder):
             named = named.union(*parse(text).segments().values())
-        self._open_s.clear()
-        self.segments.drop([name for name in self.segments.names() if name not in named])
+        unneeded = [name for name in self.segments.names() if name not in named]
+        self.segments.drop(self._reservations.unneeded(unneeded))
         return {}
 
     # ------------------------------------------------------------------ how
-
-    def _give_up(self, segments: Sequence[str]) -> None:
-        for name in segments:
-            self._open_s.pop(name, None)
-        self.segments.give_up(segments)
 
     async def _encode(
         self,

@@ -9,7 +9,7 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -84,26 +84,36 @@ async def started(process: HostProcess, told: Mapping[str, Any], who: str) -> st
     return str(said["address"])
 
 
-async def reserved(pool: Any, home: Callable[[], Awaitable[Home]], nbytes: int) -> tuple[Home, str]:
+async def reserved(
+    pool: Any,
+    home: Callable[[], Awaitable[Home]],
+    nbytes: int,
+    version: str = "",
+    ended: Sequence[str] = (),
+) -> tuple[Home, str]:
     """Room for so many bytes: the manager that has it, and the name of the segment.
 
     Parameters
     ----------
     home
         Gives the manager of this host, which listens.
+    version
+        What it is for: it goes with that, also when nobody has heard of it. Empty: nobody says.
+    ended
+        Versions that nobody needs; what their records name is told otherwise.
 
     Raises
     ------
     OSError
         When it does not answer.
     CheckpointError
-        When there is none, or no room.
+        When there is none, or no room, or the version is given up.
     """
     deadline_s = time.monotonic() + _STARTS_S
     while True:
         where = await home()
         try:
-            answer = await ask(pool, where.address, "reserve", nbytes=nbytes)
+            answer = await ask(pool, where.address, "reserve", nbytes=nbytes, version=version, ended=ended)
             if note := answer.get("note"):
                 logger.warning("Memory of this host: %s", note)
             return where, answer["segment"]

@@ -41,6 +41,7 @@ async def protect(
     domains: Mapping[Home, str],
     scheme: Scheme,
     note: Callable[[Home, str], None],
+    version: str = "",
 ) -> tuple[list[Group], str]:
     """Have parities of what hosts hold made by others.
 
@@ -52,6 +53,8 @@ async def protect(
         Failure domain of each host.
     note
         Is told of each parity as it is made: its host and segment.
+    version
+        What they are of: those that nobody has heard of go with it. Empty: nobody says.
 
     Returns
     -------
@@ -65,7 +68,7 @@ async def protect(
     """
     homes = {home.address: home for home in domains}
     grouping = redundancy_sets.form_sets({home.address: each for home, each in domains.items()}, scheme)
-    groups = [await _group(pool, each, homes, blobs, note) for each in grouping.sets]
+    groups = [await _group(pool, each, homes, blobs, note, version) for each in grouping.sets]
     return groups, "" if grouping.reason is None else grouping.reason.text
 
 
@@ -75,6 +78,7 @@ async def _group(
     homes: Mapping[str, Home],
     blobs: Mapping[Home, Blob],
     note: Callable[[Home, str], None],
+    version: str,
 ) -> Group:
     places = {host: number for number, host in enumerate(hosts.hosts)}
     there = tuple(blobs.get(homes[host]) or Blob(homes[host], ()) for host in hosts.hosts)
@@ -86,11 +90,13 @@ async def _group(
         parts = tuple(Part(places[part.host], *bounds[part.host][part.number]) for part in stripe.parts)
         stripes.append(Stripe(parts, tuple((homes[host], "") for host in stripe.holders)))
     group = Group(there, tuple(stripes))
-    made = await all_of(_parities(pool, group, stripe, note) for stripe in stripes)
+    made = await all_of(_parities(pool, group, stripe, note, version) for stripe in stripes)
     return Group(there, tuple(made))
 
 
-async def _parities(pool: Any, group: Group, stripe: Stripe, note: Callable[[Home, str], None]) -> Stripe:
+async def _parities(
+    pool: Any, group: Group, stripe: Stripe, note: Callable[[Home, str], None], version: str
+) -> Stripe:
     """Have the parities of a stripe made."""
     if not stripe.nbytes:
         return replace(stripe, parities=())
@@ -102,9 +108,8 @@ async def _parities(pool: Any, group: Group, stripe: Stripe, note: Callable[[Hom
     within_s, count = patience_s(stripe.nbytes * len(parts)), len(stripe.parities)
 
     async def one(number: int, home: Home) -> tuple[Home, str]:
-        answer = await ask(
-            pool, home.address, "protect", within_s, parts=parts, parities=count, number=number
-        )
+        which = {"parts": parts, "parities": count, "number": number, "version": version}
+        answer = await ask(pool, home.address, "protect", within_s, **which)
         note(home, str(answer["segment"]))
         return home, str(answer["segment"])
 

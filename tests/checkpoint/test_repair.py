@@ -167,6 +167,11 @@ def test_a_record_that_one_of_two_hosts_cannot_keep_is_told_of(folder: Path) -> 
             assert (kept, "1 of the 2 hosts that fail apart keep" in problem) == ([first], True)
             # those that fail together need not both
             assert (await keep(pool, record, hosts.managers, dict.fromkeys(hosts.managers, "rack")))[1] == ""
+            # nor is one known of which something has gone meanwhile
+            held = sorted(record.segments()[first])
+            await ask(pool, first.address, "drop", segments=held[:1], version=uuid.uuid4().hex)
+            kept, problem = await keep(pool, record, [first], hosts.domains)
+            assert (kept, f"segment {held[0]} was given up" in problem) == ([], True)
         Path(second.folder).mkdir()
         for home in list(hosts.managers):
             await hosts.lose(home)
@@ -202,7 +207,7 @@ def test_a_segment_that_was_given_up_is_not_sealed(folder: Path) -> None:
         ((home, manager),) = hosts.managers.items()
         async with await ConnectionPool() as pool:
             kept, late = [(await ask(pool, home.address, "reserve", nbytes=10))["segment"] for _ in range(2)]
-            manager._give_up([late])
+            manager._reservations.give_up([late])
             await ask(pool, home.address, "seal", segment=kept)
             with pytest.raises(CheckpointError, match=f"segment {late} was given up"):
                 await ask(pool, home.address, "seal", segment=late)

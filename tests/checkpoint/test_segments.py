@@ -88,6 +88,15 @@ def test_a_segment_that_nobody_needs_is_used_again_under_another_name(tmp_path):
         got(tmp_path, first, 0, 3)
 
 
+def test_a_segment_that_somebody_has_removed_keeps_no_other_and_takes_no_room(tmp_path):
+    segments = Segments(str(tmp_path), 2 * PAGE)
+    gone, other = segments.reserve(PAGE), segments.reserve(PAGE)
+    os.unlink(segment_path(str(tmp_path), gone))
+    segments.drop([gone, other])
+    assert segments.names() == []
+    assert {segments.reserve(PAGE) for _ in range(2)} == set(segments.names())
+
+
 def test_a_segment_that_was_given_up_is_never_used_again_and_others_have_their_part_of_the_room(tmp_path):
     segments = Segments(str(tmp_path), 4 * PAGE, lambda: PAGE)
     name = segments.reserve(2 * PAGE)

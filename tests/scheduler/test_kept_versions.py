@@ -13,7 +13,7 @@ from helpers import Gate, live, through, until
 import dask_hpc
 from dask_hpc.errors import CheckpointError
 from dask_hpc.scheduler.checkpoint.commits import Commits
-from dask_hpc.scheduler.checkpoint.memory import Memory
+from dask_hpc.scheduler.checkpoint.dropping import Dropping
 from dask_hpc.scheduler.rpc.service import of
 from dask_hpc.wire import HEARTBEAT
 
@@ -75,13 +75,13 @@ async def test_the_newest_version_stays_until_the_next_one_is_whole(c, s, a):
 
 @live(workers=1, config={"hpc.checkpoint.host-memory": 0.001})
 async def test_versions_follow_each_other_at_once_where_there_is_room_for_two(c, s, a, monkeypatch):
-    drop = Memory._drop
+    drop = Dropping._drop
 
     async def slow(*args):
         await asyncio.sleep(0.2)
         await drop(*args)
 
-    monkeypatch.setattr(Memory, "_drop", slow)
+    monkeypatch.setattr(Dropping, "_drop", slow)
     rt = await dask_hpc.install(c)
     data = await c.scatter([np.zeros(MEMORY_LIMIT // 20_000)])
     for _ in range(4):

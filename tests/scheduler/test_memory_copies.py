@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import errno
 import os
 import re
+import signal
+import threading
 
 import dask.array as da
 import numpy as np
 import pytest
 from distributed import wait
 from distributed.system import MEMORY_LIMIT
-from helpers import live, until
+from helpers import Gate, live, until
 from losses import kill
 from saved import save
 
@@ -21,10 +24,12 @@ from dask_hpc.checkpoint import whereabouts
 from dask_hpc.checkpoint.draft import Draft
 from dask_hpc.checkpoint.opening import open_checkpoint
 from dask_hpc.errors import CheckpointError
-from dask_hpc.scheduler.checkpoint import held, memory
+from dask_hpc.scheduler.checkpoint import held, memory, store_threads
 from dask_hpc.scheduler.rpc.service import of
 from dask_hpc.wire import HEARTBEAT
+from dask_hpc.worker import host_memory
 from dask_hpc.worker.fetching import ask
+from dask_hpc.worker.managers import listening
 from dask_hpc.worker.repairing import TooManyLostError
 from dask_hpc.worker.saved import MEMORY
 from dask_hpc_policies.resilience.redundancy_sets import Scheme
@@ -214,7 +219,7 @@ async def test_a_manager_gives_nothing_but_segments(c, s, a):
     for name in ("../private", "private", "0" * 32, "1" * 32):
         with pytest.raises(CheckpointError):
             await ask(a.rpc, address, "read", segment=name, offset=0, nbytes=6)
-        for op, more in (("keep", {"record": ""}), ("drop", {"segments": [name]})):
+        for op, more in (("keep", {"record": "", "segments": []}), ("drop", {"segments": [name]})):
             if len(name) != 32:
                 with pytest.raises(CheckpointError, match="no version in memory"):
                     await ask(a.rpc, address, op, version=name, **more)
@@ -224,8 +229,76 @@ async def test_a_manager_gives_nothing_but_segments(c, s, a):
             await ask(a.rpc, address, "read", segment=segment, offset=offset, nbytes=nbytes)
 
 
+class Late:
+    """A value whose bytes are there when a gate is opened."""
+
+    def __init__(self, gate):
+        self.gate = gate
+
+    def __reduce__(self):
+        return Late, (self.gate.wait(self.gate),)
+
+
+class Unwritable:
+    """A value that has no bytes."""
+
+    def __reduce__(self):
+        raise TypeError("it cannot be pickled")
+
+
+def segments_of(*workers):
+    folders = {worker.metrics[HEARTBEAT].section("manager").folder for worker in workers} - {None}
+    return [path for folder in folders for path in folder.glob("*.segment")]
+
+
+@pytest.mark.errors("no new version")
+@live(workers=2)
+async def test_of_a_version_that_has_failed_nothing_stays_whoever_still_writes(c, s, a, b, monkeypatch):
+    rt = await dask_hpc.install(c)
+    gate, asked = Gate(), []
+    late = c.submit(Late, gate, workers=[a.address], pure=False)
+    bad = c.submit(Unwritable, workers=[b.address], pure=False)
+    await wait([late, bad])
+    real = host_memory.reserved
+
+    async def reserved(*args):
+        asked.append(await real(*args))
+        return asked[-1]
+
+    monkeypatch.setattr(host_memory, "reserved", reserved)
+    with pytest.raises(CheckpointError, match="Could not serialize object of type Unwritable"):
+        await rt.checkpoint([late, bad], "values", levels=["L1"])
+    assert gate.arrived
+    gate.open()
+    # it does not know that nobody waits for it any more
+    await until(lambda: asked, "the other worker comes to write")
+    good = c.submit(np.zeros, 10, workers=[a.address])
+    await rt.checkpoint(good, "good", levels=["L1"])
+    (_, named), (_, late) = asked[1], asked[0]
+    assert [path.stem for path in segments_of(a, b)] == [named] != [late]
+
+
 @live(workers=1)
-async def test_a_store_that_fails_once_is_told_where_managers_are_with_the_next_version(c, s, a, tmp_path):
+async def test_what_a_manager_was_not_there_to_hear_of_it_drops_when_it_is_back(c, s, a, monkeypatch):
+    # its worker does not have it started again before it is told
+    monkeypatch.setattr(host_memory, "_DOWN_S", 1e9)
+    rt = await dask_hpc.install(c)
+    data = await c.scatter([np.zeros(10)])
+    await rt.checkpoint(data, "data", levels=["L1"])
+    known, (old,) = of(s).commits._memory, segments_of(a)
+    os.kill(listening(old.parent)["pid"], signal.SIGKILL)
+    known.drop([f"{MEMORY}{next(iter(known.records))}"])
+    await known._dropping.done(30.0)
+    assert segments_of(a) == [old]
+    await rt.checkpoint(data, "others", levels=["L1"])
+    await until(lambda: old not in segments_of(a), "what nobody needs has gone")
+    assert len(segments_of(a)) == 1
+
+
+@live(workers=1)
+async def test_a_store_that_fails_once_is_told_where_managers_are_with_the_next_version(
+    c, s, a, tmp_path, monkeypatch
+):
     store = tmp_path / "store"
     store.touch()
     rt = await dask_hpc.install(c)
@@ -239,6 +312,19 @@ async def test_a_store_that_fails_once_is_told_where_managers_are_with_the_next_
     await rt.checkpoint(data, "data", levels=["L1"])
     (told,) = whereabouts.load(str(store))
     assert told.cluster == s.id
+    # one whose mount hangs, whoever else asks it, keeps no version from the memory of hosts
+    gate = threading.Event()
+    monkeypatch.setattr(store_threads, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(of(s).commits._memory, "_saved", None)
+    hang = [asyncio.ensure_future(store_threads.in_store(gate.wait, 60)) for _ in range(50)]
+    try:
+        commit = await rt.checkpoint(data, "data", levels=["L1"])
+        assert (await commit.status())["levels"] == ["L1"]
+        back = await dask_hpc.restore("data", c)
+    finally:
+        gate.set()
+    await asyncio.gather(*hang)
+    np.testing.assert_array_equal((await c.gather(back))[0], np.arange(10))
 
 
 @live(workers=2)

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Coroutine, Iterable, Mapping
+from collections import deque
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,11 +22,13 @@ from dask_hpc.checkpoint.record import Record, made
 from dask_hpc.checkpoint.whereabouts import Whereabouts
 from dask_hpc.errors import CheckpointError
 from dask_hpc.scheduler.checkpoint.asked import managers_of
+from dask_hpc.scheduler.checkpoint.dropping import Dropping
+from dask_hpc.scheduler.checkpoint.store_threads import in_store, soon
 from dask_hpc.scheduler.checkpoint.writing import Block, Writing
 from dask_hpc.scheduler.tables.state import State
 from dask_hpc.scheduler.tables.watched import Watched
 from dask_hpc.worker import host_memory
-from dask_hpc.worker.fetching import ManagerSilentError, Patience, ask, be_patient, patience
+from dask_hpc.worker.fetching import Patience, ask, be_patient
 from dask_hpc.worker.keeping import keep
 from dask_hpc.worker.parities import blobs_of, protect
 from dask_hpc.worker.repairing import TooManyLostError, repaired
@@ -36,6 +39,8 @@ logger = logging.getLogger(__name__)
 
 #: Who reads a version that is made whole again meanwhile has read it by then, in seconds.
 _READ_S = 60.0
+#: Versions that are not whole, of which managers are told with the next ones.
+_REMEMBERED = 100
 #: One that is there says so by then; versions that go with the scheduler are dropped by then, in seconds.
 _LOOKED_S, _CLOSES_S = 2.0, 3.0
 
@@ -53,6 +58,8 @@ class InMemory:
     manager: Mapping[str, Any]
     #: Who moves what is written: see `host_memory.write`.
     transfer: str
+    #: Versions of which managers may have what nobody has heard of, and nobody needs.
+    ended: tuple[str, ...] = ()
     version: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def call(self, address: str, array: Array, keys: Mapping[int, Any]) -> tuple[Any, dict[str, Any]]:
@@ -62,6 +69,8 @@ class InMemory:
             "keys": keys,
             "manager": self.manager,
             "transfer": self.transfer,
+            "version": self.version,
+            "ended": self.ended,
         }
 
 
@@ -80,7 +89,9 @@ class Memory:
         self.untouched: set[str] = set()
         #: The store that says where the managers are, and which.
         self._saved: tuple[str, set[Home]] | None = None
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._dropping = Dropping(state.scheduler)
+        #: Those that have ended while somebody may still have been writing: told with the next one.
+        self._over: deque[str] = deque(maxlen=_REMEMBERED)
         #: Until when versions may be read that are made again, on the clock of the loop.
         self._given_s: dict[str, float] = {}
 
@@ -120,7 +131,7 @@ class Memory:
             When not all can be written.
         """
         # versions may follow each other at once, where there is room for two
-        await self._dropped(_LOOKED_S)
+        await self._dropping.done(_LOOKED_S)
         version = await self._begin(writing)
         try:
             await writing.run(version.call)
@@ -128,16 +139,18 @@ class Memory:
             homes = {str(copy.written.pack): copy.home for copy, _ in copies.values()}
             groups = {id(copy.group): copy.group for copy, _ in copies.values() if copy.group is not None}
             written = [writing.written[at] for at in range(plan.count)]
-            await self._keep(
-                await asyncio.to_thread(
-                    made, version.version, plan, number, written, homes, tuple(groups.values())
-                ),
-                version.domains,
+            record = await asyncio.to_thread(
+                made, version.version, plan, number, written, homes, tuple(groups.values())
             )
+            every = await self._keep(record, version.domains)
+            # who has not its record does not know what it names
+            if writing.unheard and every:
+                self._over.append(version.version)
             return copies, note
         except BaseException:
             self._note(version, writing.blocks)
             self.drop([version.version])
+            self._over.append(version.version)
             raise
 
     def holders(self) -> set[str]:
@@ -196,7 +209,7 @@ class Memory:
         except BaseException:
             for home, segments in new.items():
                 # its record is nobody's: that of the old one stays
-                self._later(self._drop(home, segments, uuid.uuid4().hex))
+                self._dropping.drop(home, segments, uuid.uuid4().hex)
             raise
         if old.id not in self.records:
             # nobody wants it any more
@@ -207,9 +220,9 @@ class Memory:
         self.records.pop(old.id)
         loop = asyncio.get_running_loop()
         for home, segments in self._segments.pop(old.id, {}).items():
-            self._later(self._drop(home, set(), old.id))
+            self._dropping.drop(home, set(), old.id)
             if unused := segments - kept.get(home, set()):  # who reads it by its old record goes on
-                loop.call_later(_READ_S, self._drop_late, home, unused, old.id)
+                self._dropping.drop_at(loop.time() + _READ_S, home, unused, old.id)
         return f"{MEMORY}{record.id}", reason
 
     async def _begin(self, writing: Writing | None = None) -> InMemory:
@@ -217,7 +230,8 @@ class Memory:
         manager = self.manager
         be_patient(Patience(*manager["patience"]))
         domains = await managers_of(self._scheduler, manager, writing)
-        return InMemory(domains, manager, self._state.settings.checkpoint_transfer)
+        self._dropping.again(domains)
+        return InMemory(domains, manager, self._state.settings.checkpoint_transfer, tuple(self._over))
 
     async def _protect(
         self, version: InMemory, blocks: Mapping[Any, Block], scheme: Scheme | None
@@ -236,7 +250,9 @@ class Memory:
             self._segments.setdefault(version.version, {}).setdefault(home, set()).add(segment)
 
         try:
-            groups, reason = await protect(self._scheduler.rpc, blobs, version.domains, scheme, note)
+            groups, reason = await protect(
+                self._scheduler.rpc, blobs, version.domains, scheme, note, version.version
+            )
         except (OSError, CheckpointError) as error:
             return copies, f"L2: {error}"
         # and which of its blobs a host has
@@ -258,8 +274,8 @@ class Memory:
             if block.home is not None:
                 known.setdefault(block.home, set()).add(str(block.written.pack))
 
-    async def _keep(self, record: Record, domains: Mapping[Home, str]) -> None:
-        """Have the record of a whole version with all hosts that have something of it.
+    async def _keep(self, record: Record, domains: Mapping[Home, str]) -> bool:
+        """Have the record of a whole version with all hosts that have something of it; whether all have it.
 
         Raises
         ------
@@ -267,15 +283,16 @@ class Memory:
             When too few have it (`keeping`): it would be lost with this scheduler, or one of them then.
         """
         homes = sorted(record.all_homes, key=_address)
-        _, problem = await keep(self._scheduler.rpc, record, homes, domains)
+        kept, problem = await keep(self._scheduler.rpc, record, homes, domains)
         if problem:
             # one that has not answered may have it all the same
             for home in homes:
-                self._later(self._drop(home, set(), record.id))
+                self._dropping.drop(home, set(), record.id)
             raise CheckpointError(problem)
         self.records[record.id] = record
         self._look()
         await self._save()
+        return len(kept) == len(homes)
 
     async def _save(self) -> None:
         """Have the store say where the managers are, if there is one."""
@@ -286,7 +303,7 @@ class Memory:
         listed = tuple(sorted(homes, key=_address))
         told = Whereabouts(self._scheduler.id, self._scheduler.address, listed)
         try:
-            await asyncio.to_thread(whereabouts.save, store, told)
+            await soon(whereabouts.save, store, told)  # what is in memory needs no store
         except OSError as error:
             logger.warning("The store does not say where managers are: %s", error)
             return  # with the next version once more
@@ -335,31 +352,17 @@ class Memory:
             self.untouched.discard(version)
             for home, segments in self._segments.pop(version, {}).items():
                 if loop.time() < until_s:
-                    loop.call_at(until_s, self._drop_late, home, segments, version)
+                    self._dropping.drop_at(until_s, home, segments, version)
                 else:
-                    self._later(self._drop(home, segments, version))
+                    self._dropping.drop(home, segments, version)
         self._look()
-
-    def _drop_late(self, home: Home, segments: set[str], version: str) -> None:
-        self._later(self._drop(home, segments, version))
-
-    async def _drop(self, home: Home, segments: set[str], version: str) -> None:
-        try:
-            await ask(self._scheduler.rpc, home.address, "drop", segments=sorted(segments), version=version)
-        except ManagerSilentError:
-            # it may come to answer, and would hold them for good
-            loop = asyncio.get_running_loop()
-            loop.call_later(patience().again_s, self._drop_late, home, segments, version)
-        except (OSError, RuntimeError) as error:
-            # also when the scheduler closes; its memory goes with the last worker of the host, or later
-            logger.info("Segments of a checkpoint stay: %s", error)
 
     # ------------------------------------------------------------------ events
 
     async def closing(self) -> None:
         """The scheduler is closing: versions in memory go with it, as those of one that is lost do not."""
         self.end(closes=True)
-        await self._dropped(_CLOSES_S)
+        await self._dropping.done(_CLOSES_S)
 
     def end(self, closes: bool = False) -> None:
         """Have managers keep for nobody what they hold; they end soon after the last worker has gone.
@@ -374,24 +377,14 @@ class Memory:
         for version, homes in self._segments.items():
             if version not in self.untouched:
                 for home, segments in homes.items():
-                    self._later(self._drop(home, segments if closes else set(), version))
+                    self._dropping.drop(home, segments if closes else (), version)
         if self._saved is not None:
             # a store may take its time
-            self._later(asyncio.to_thread(whereabouts.forget, self._saved[0], self._scheduler.id))
+            self._dropping.later(in_store(whereabouts.forget, self._saved[0], self._scheduler.id))
             self._saved = None
         self._segments.clear()
         self.records.clear()
         self._watched.leave(self)
-
-    async def _dropped(self, within_s: float) -> None:
-        """Wait until managers have dropped what they were told to, not longer than that."""
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=within_s)
-
-    def _later(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
 
 def _address(home: Home) -> str:

@@ -120,6 +120,8 @@ class Writing:
         self._queues: dict[str, deque[Any]] = {}
         self._calls: dict[asyncio.Task[None], tuple[str, int]] = {}
         self._tries: Counter[Any] = Counter()
+        #: Whether a call has had no answer: that worker may have written all the same.
+        self.unheard = False
         self._problem: str | None = None
         #: Workers that are asked only for what nobody else holds.
         self.avoided: set[str] = set()
@@ -312,6 +314,7 @@ class Writing:
         try:
             answers = await remote.run(self._scheduler, address, write, arguments, within_s)
         except OSError as error:
+            self.unheard = True
             if isinstance(error, TimeoutError):
                 self._tried(keys.values(), address, f"it has not answered within {within_s:.0f} s")
             await asyncio.sleep(_AGAIN_S)

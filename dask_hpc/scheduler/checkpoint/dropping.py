@@ -1,0 +1,84 @@
+"""Having managers drop what nobody needs any more, also those that cannot be reached when it is said.
+
+A manager that hangs is told when it may answer again, and one that was killed, or is cut off, with the next
+version: it would hold for good what it has not heard of.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Coroutine, Iterable
+from typing import TYPE_CHECKING, Any
+
+from distributed.comm import get_address_host
+
+from dask_hpc.checkpoint.blobs import Home
+from dask_hpc.errors import CheckpointError
+from dask_hpc.worker.fetching import ManagerSilentError, ask, listens, patience
+
+if TYPE_CHECKING:
+    from distributed.scheduler import Scheduler
+
+logger = logging.getLogger(__name__)
+
+#: Managers of which it is remembered what they have not heard, those that were there last.
+_REMEMBERED = 1000
+
+
+class Dropping:
+    """What the managers of one cluster are to drop."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._tasks: set[asyncio.Task[Any]] = set()
+        #: Versions, and segments of each, of which managers have not heard, by host and folder: one that is
+        #: started anew may listen elsewhere.
+        self._unheard: dict[tuple[str, str], dict[str, set[str]]] = {}
+
+    def drop(self, home: Home, segments: Collection[str], version: str) -> None:
+        """Have a manager drop segments, the record of a version, and all that was reserved for that."""
+        self.later(self._drop(home, set(segments), version))
+
+    def drop_at(self, when_s: float, home: Home, segments: Collection[str], version: str) -> None:
+        """The same at a time on the clock of the loop."""
+        asyncio.get_event_loop().call_at(when_s, self.drop, home, segments, version)
+
+    def again(self, homes: Iterable[Home]) -> None:
+        """These are there: they are told what they have not heard."""
+        for home in homes:
+            unheard = self._unheard.pop(_which(home), {})
+            if unheard:
+                listens(home.address)  # it may have been away a moment ago
+            for version, segments in unheard.items():
+                self.drop(home, segments, version)
+
+    def later(self, work: Coroutine[Any, Any, None]) -> None:
+        """Have something done beside."""
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def done(self, within_s: float) -> None:
+        """Wait until all have heard of it, not longer than that."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=within_s)
+
+    async def _drop(self, home: Home, segments: set[str], version: str) -> None:
+        try:
+            await ask(self._scheduler.rpc, home.address, "drop", segments=sorted(segments), version=version)
+        except ManagerSilentError:
+            # it may come to answer, and would hold them for good
+            self.drop_at(asyncio.get_running_loop().time() + patience().again_s, home, segments, version)
+        except CheckpointError as error:
+            logger.warning("Segments of a checkpoint stay: %s", error)
+        except (OSError, RuntimeError) as error:
+            # also when the scheduler closes; its memory goes with the last worker of the host, or later
+            logger.info("Segments of a checkpoint stay: %s", error)
+            self._unheard.setdefault(_which(home), {}).setdefault(version, set()).update(segments)
+            while len(self._unheard) > _REMEMBERED:
+                del self._unheard[next(iter(self._unheard))]
+
+
+def _which(home: Home) -> tuple[str, str]:
+    return get_address_host(home.address), home.folder

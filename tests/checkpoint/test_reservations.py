@@ -1,0 +1,74 @@
+"""Nothing stays in the memory of a host of what was reserved for a version and is in none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dask_hpc.checkpoint.segments import Segments
+from dask_hpc.errors import CheckpointError
+from dask_hpc.worker import reservations
+from dask_hpc.worker.reservations import Reservations
+
+ONE, OTHER = "1" * 32, "2" * 32
+
+
+def made(folder: Path, *versions: str) -> tuple[Segments, Reservations, list[str]]:
+    segments = Segments(str(folder), 10**6)
+    found, names = Reservations(segments), [segments.reserve(10) for _ in versions]
+    for name, version in zip(names, versions, strict=True):
+        found.add(name, version, 10)
+    return segments, found, names
+
+
+def test_a_version_takes_along_what_nobody_has_heard_of(tmp_path: Path) -> None:
+    segments, there, (known, unheard, late, other) = made(tmp_path, ONE, ONE, ONE, OTHER)
+    for name in (known, unheard, other):
+        there.seal(name)
+    # it may still be written to, so it is no file that is used again
+    assert set(there.end(ONE, [known])) == {known, unheard}
+    assert set(segments.names()) == {known, unheard, other}
+    assert not (tmp_path / f"{late}.segment").exists()
+    with pytest.raises(CheckpointError, match=f"segment {late} was given up"):
+        there.seal(late)
+    with pytest.raises(CheckpointError, match=f"version {ONE} is not written any more"):
+        there.add(segments.reserve(10), ONE, 10)
+    assert set(segments.names()) == {known, unheard, other}
+    assert (there.over([ONE, OTHER]), there.over([ONE, OTHER])) == ([other], [])
+
+
+def test_of_a_whole_version_stays_what_its_record_names(tmp_path: Path) -> None:
+    segments, there, (named, unheard, late, other) = made(tmp_path, ONE, ONE, ONE, OTHER)
+    for name in (named, unheard):
+        there.seal(name)
+    assert there.whole(ONE, [named]) == [unheard]
+    assert set(segments.names()) == {named, unheard, other}
+    # what was made again of a version has its segments from then on
+    there.whole("3" * 32, [other])
+    assert there.end(OTHER, []) == []
+    with pytest.raises(CheckpointError, match=f"segment {late} was given up"):
+        there.check([named, late])
+    there.check([named])
+    # it goes when nobody wants it
+    assert there.end(ONE, [named]) == [named]
+
+
+def test_what_is_reserved_for_nothing_is_known_by_its_name_alone(tmp_path: Path) -> None:
+    _, there, (nameless,) = made(tmp_path, "")
+    there.seal(nameless)
+    assert (there.end(ONE, []), there.end(OTHER, [nameless])) == ([], [nameless])
+
+
+def test_what_is_reserved_is_written_in_time_or_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reservations, "_WRITTEN_S", -1.0)
+    segments, there, (sealed, _) = made(tmp_path, ONE, ONE)
+    there.seal(sealed)
+    made_here, large = segments.reserve(10), segments.reserve(10)
+    # a parity takes as long as it takes, and so does much
+    there.add(made_here, ONE, None)
+    there.add(large, ONE, 10**12)
+    there.give_up_late()
+    assert set(segments.names()) == {sealed, made_here, large}
