@@ -11,7 +11,7 @@ import many_jobs
 import pytest
 
 from dask_hpc_widgets import views
-from dask_hpc_widgets.live import tables
+from dask_hpc_widgets.live import tables, wire
 from dask_hpc_widgets.live.code import CodePart
 from dask_hpc_widgets.live.tables import TablesPart
 from dask_hpc_widgets.live.timeline import AnyWidget, TimelinePart
@@ -189,6 +189,17 @@ def test_when_everything_changes_no_row_waits_for_ever_and_no_message_is_large(p
         part.heard(replace(last, status={**last.status, "now_s": last.status["now_s"] + i / 1000}))
     for name in ("jobs", "nodes"):
         assert page.shows(name) == real(name, last, part)
+
+
+def test_rows_that_are_measured_together_are_told_as_if_each_were_measured_alone(monkeypatch):
+    steps = [views.named("io").table(many_jobs.picture(step), EVERY).more[0] for step in range(12)]
+
+    def told(together):
+        monkeypatch.setattr(wire, "_TOGETHER", together)
+        page = Told("I/O")
+        return [page.news(table, 900) for table in steps]
+
+    assert told(8) == told(1)
 
 
 def test_thousands_of_nodes_that_come_and_go_are_told_in_little():

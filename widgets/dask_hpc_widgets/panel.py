@@ -46,6 +46,7 @@ _NOTICES, _REMEMBERED = 3, 200
 #: How a record names its time.
 _CLOCK = "%Y-%m-%d at %H:%M:%S (UTC%z)"
 _FULL = {"width": "auto"}
+_parted = functools.lru_cache(maxsize=8)(markup.part)  # heads seldom change
 
 
 def opened(runtime: Runtime) -> Any:
@@ -190,7 +191,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
                 told = isinstance(answer, Picture)
                 self._newest = (answer, "") if told else (self._newest[0], self._why_not(answer))
             picture = self._newest[0]
-            _set(self.head, markup.part(self._head(*self._newest, self._dashboard)))
+            _set(self.head, _parted(self._head(*self._newest, self._dashboard)))
             _set(self.notices, markup.part(self._notices(picture)) if self._noticed else "")
             for one in self._views:
                 if one.name in self.bodies:
@@ -330,7 +331,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         self.tables.show(self._opened)
         for one in self._views:
             there = one.is_in(self.picture)
-            self.ticks[one.name].layout.display = None if there else "none"
+            _set(self.ticks[one.name].layout, None if there else "none", "display")
             if one.name == "power":
                 self.corridor.show(there and self.ticks["power"].value)
 
@@ -393,7 +394,7 @@ def _tick(view: View) -> Any:
     )
 
 
-def _set(widget: Any, text: str) -> None:
-    """Show `text`; what is shown already is not sent again."""
-    if widget.value != text:
-        widget.value = text
+def _set(widget: Any, value: str | None, trait: str = "value") -> None:
+    """Show `value`; what is shown already is neither looked at nor sent again."""
+    if getattr(widget, trait) != value:
+        setattr(widget, trait, value)

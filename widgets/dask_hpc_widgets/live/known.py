@@ -33,12 +33,15 @@ class Known:
         before = {} if anew else self._told
         now: dict[str, Row] = {}
         for row in rows:
-            number = events.number(row["id"])
+            id = row["id"]
+            number = events.number(id)
             # a job is told with its name first
             if number is not None:
-                told = self._told.get(row["id"])
-                ends = _ends(row, told[4] if told else None)
-                now[row["id"]] = [number, row["min_nodes"], row["max_nodes"], predicted(row), ends]
+                text, ends = "", None
+                if row.get("forecast"):
+                    told = self._told.get(id)
+                    text, ends = predicted(row), _ends(row, told[4] if told else None)
+                now[id] = [number, row["min_nodes"], row["max_nodes"], text, ends]
         news = [id for id, told in now.items() if before.get(id) != told]
         if not anew and len(news) > _MOST:
             begin = self._turn % len(news)
@@ -58,7 +61,7 @@ class Known:
 
 def _ends(row: Mapping[str, Any], before: list[float] | None) -> list[float] | None:
     """When a job is predicted to end, or what was told `before`, where that looks the same."""
-    ends = (row.get("forecast") or {}).get("ends_s")
+    ends = row["forecast"].get("ends_s")
     if not ends:
         return None
     least = max(0.1, _SAME * (ends[2] - ends[0]))

@@ -7,6 +7,7 @@ here is applied, or not, by *Apply to cluster*.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 from dask_hpc.client.runtime import Runtime
@@ -27,6 +28,7 @@ _WRAP = {"width": "auto", "flex_flow": "row wrap"}
 _BUTTON = {"width": "auto", "min_width": "8rem"}
 #: Jobs whose end can be the goal, the first of those that are active.
 _MAX_JOBS = 100
+_id_and_name = itemgetter("id", "name")
 _ANOTHER_TIME = "The time for jobs of which nothing is known was changed since"
 
 
@@ -105,7 +107,7 @@ class TryAll:
             :_MAX_JOBS
         ]
         goals = [*GOALS, *([ENERGY] if "chart" in picture.status.get("power", {}) else [])]
-        told = (goals, [(row["id"], row["name"]) for row in active])
+        told = (goals, [*map(_id_and_name, active)])
         if told != self._told:
             self._told = told
             self._offer(goals, active)

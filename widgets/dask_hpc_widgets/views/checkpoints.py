@@ -19,8 +19,9 @@ SECTIONS = ("checkpoints", "protected_jobs")
 #: Jobs and names beyond these are counted and not shown.
 _MAX_ROWS = 50
 _NAMES = 5
-#: Ages, which say when something was, and how long until something will be.
-_AGES = (("age_s", -1), ("version_age_s", -1), ("due_in_s", 1))
+#: Ages in rows, which say when something was, and how long until something will be.
+_JOB_AGES = (("version_age_s", -1), ("due_in_s", 1))
+_COMMIT_AGES = (("age_s", -1),)
 _EMPTY = (
     "Nothing is protected. rt.checkpoint(obj, name='...') protects results, protect=True of a job what it "
     "computes; hpc.checkpoint.store names the folder."
@@ -65,16 +66,24 @@ def table(picture: Picture, search: Search = EVERY) -> Table:
     more: list[Table] = []
     if jobs:
         lines["total"] = _total(jobs)
-        rows = [{**job, "called": names.get(job["job"], ""), "now": job["due_in_s"] == 0} for job in jobs]
-        more.append(_table("Protected jobs", _JOBS, _job, rows, "job", now_s))
+
+        def protected(job: Mapping[str, Any]) -> dict[str, Any]:
+            row = {**job, "called": names.get(job["job"], ""), "now": job["due_in_s"] == 0}
+            return _timed(row, _JOB_AGES, now_s)
+
+        more.append(_table("Protected jobs", _JOBS, _job, jobs, "job", protected))
     if told is not None:
         lines["results"] = [_results(told)]
         if taken["asked"]:
             lines["taken"] = _taken_over(taken, now_s)
         if managers := [row for row in told.get("managers", ()) if row["limit_bytes"]]:
-            more.append(_table("Memory of hosts", _MANAGERS, _manager, managers, "host", now_s))
+            more.append(_table("Memory of hosts", _MANAGERS, _manager, managers, "host"))
         latest = sorted(told["latest"], key=itemgetter("age_s"))
-        more.append(_table("Latest version of each name", _COMMITS, _commit, latest, "name", now_s))
+
+        def made(row: Mapping[str, Any]) -> dict[str, Any]:
+            return _timed({**row}, _COMMIT_AGES, now_s)
+
+        more.append(_table("Latest version of each name", _COMMITS, _commit, latest, "name", made))
     return Table(caption=_TITLE, kind="text", rows=lines, cells=lambda line: [line], more=more)
 
 
@@ -82,13 +91,12 @@ def _now(picture: Picture) -> float:
     return float(picture.status.get("now_s", 0.0))
 
 
-def _timed(row: Mapping[str, Any], now_s: float) -> dict[str, Any]:
-    """`row` with times in place of ages, which would make it another one each time."""
-    found = dict(row)
-    for key, sign in _AGES:
+def _timed(row: dict[str, Any], ages: Sequence[tuple[str, int]], now_s: float) -> dict[str, Any]:
+    """`row` with times in place of `ages`, which would make it another one each time."""
+    for key, sign in ages:
         if (age_s := row.get(key)) is not None:
-            found[key] = round(now_s + sign * age_s)
-    return found
+            row[key] = round(now_s + sign * age_s)
+    return row
 
 
 def _table(
@@ -97,10 +105,11 @@ def _table(
     cells: Callable[[Mapping[str, Any]], list[Cell]],
     rows: Sequence[Mapping[str, Any]],
     key: str,
-    now_s: float,
+    made: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda row: row,
 ) -> Table:
+    """`made`: what the rows that are shown are made of."""
     shown = bounded(rows, _MAX_ROWS, "rt.status()", itemgetter(key))
-    shown["rows"] = {own: _timed(row, now_s) for own, row in shown["rows"].items()}
+    shown["rows"] = {own: made(row) for own, row in shown["rows"].items()}
     return Table(caption=caption, columns=columns, cells=cells, **shown)
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from dask_hpc.report.looks import look, printable
@@ -92,8 +93,14 @@ def letter(job: str) -> list[str]:
 
 def named(name: str, id: str) -> Cell:
     """What a job is called: its letter, the user's name for it if there is one, and its id."""
+    return [*_named(name, id)]
+
+
+# a page is told of the same jobs twice a second
+@lru_cache(maxsize=10_000)
+def _named(name: str, id: str) -> tuple[Any, ...]:
     own = name if name and name != id else ""
-    return [letter(id), " ", ["strong", text(own or id)], *([f" {text(id)}"] if own else [])]
+    return letter(id), " ", ["strong", text(own or id)], *([f" {text(id)}"] if own else [])
 
 
 def bounded(rows: Sequence[Any], most: int, all_in: str, key: Callable[[Any], Hashable]) -> dict[str, Any]:
