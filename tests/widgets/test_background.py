@@ -9,8 +9,12 @@ import threading
 import weakref
 from types import SimpleNamespace
 
+import pytest
+
 from dask_hpc_widgets.base import background
 from dask_hpc_widgets.base.background import Cancelled, Work
+from dask_hpc_widgets.base.link import Link
+from dask_hpc_widgets.live import questions
 
 #: A thread that takes longer to end than this hangs.
 PATIENCE_S = 60
@@ -177,4 +181,22 @@ def test_threads_take_turns_sooner_while_any_work_goes_on_and_as_before_afterwar
     assert ended()
     # the second goes on when the first has ended
     assert max(found) <= 0.001 < before_s
+    assert sys.getswitchinterval() == before_s
+
+
+@pytest.mark.parametrize("of", ["work", "a cluster in the same process"])
+def test_what_is_told_comes_to_its_turn_soon(rt, of):
+    before_s = sys.getswitchinterval()
+
+    def begin(tell):
+        def told(outcome):
+            tell(sys.getswitchinterval())
+
+        if of == "work":
+            Work(lambda progress: None, lambda share: None, told)
+        else:
+            Link(rt.client).ask(lambda: questions.at_work(rt), told)
+
+    assert in_a_loop(begin) <= 0.001 < before_s
+    assert ended()
     assert sys.getswitchinterval() == before_s

@@ -14,6 +14,7 @@ from dask_hpc.sim import what_if as sim
 from dask_hpc.sim.learned import FEW_TASKS, learn
 from dask_hpc_policies import registry
 from dask_hpc_policies.model import ClusterSnapshot, JobView, NodeView
+from dask_hpc_widgets import comparison
 from dask_hpc_widgets.live.what_if import what_if
 
 ASSUMED_S = 77.0
@@ -206,6 +207,15 @@ def test_the_outcome_says_how_sure_it_is():
     assert "poor: 20 tasks left, as long as tasks of other jobs (1 s)" in html
     sure = [row("heat-1", 50, 50.0, closed=True), row("late-2", 5, 5.0, closed=True)]
     assert "a guess" not in what_if(STATE, sure, EASY, MALLEABLE, ASSUMED_S).html()
+
+
+def test_what_is_told_of_the_outcome_is_made_once_and_with_it(monkeypatch):
+    made, metrics = [], comparison.metrics
+    monkeypatch.setattr(comparison, "metrics", lambda runs: made.append(runs) or metrics(runs))
+    found = what_if(STATE, KNOWN, EASY, MALLEABLE, ASSUMED_S)
+    assert len(made) == 1
+    assert found.html() is found.html()
+    assert len(made) == 1
 
 
 def test_an_object_that_runs_is_not_simulated_and_that_is_said():

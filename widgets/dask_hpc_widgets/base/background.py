@@ -29,7 +29,7 @@ class Cancelled(Exception):
 
 
 class _Turns:
-    """Has threads take turns sooner while any work goes on."""
+    """Has threads take turns sooner while any work goes on, or anything is told a page."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -54,6 +54,12 @@ class _Turns:
 
 
 _turns = _Turns()
+
+
+def shown_soon(function: Callable[..., Any], *arguments: Any) -> None:
+    """Call what tells a page something, in the loop of the kernel: it comes to its turn again soon."""
+    with _turns.short():
+        function(*arguments)
 
 
 class Work:
@@ -119,6 +125,6 @@ class Work:
             function(value)
             return
         try:
-            self._loop.call_soon_threadsafe(function, value)
+            self._loop.call_soon_threadsafe(shown_soon, function, value)
         except RuntimeError:
             self.cancel()  # the loop is closed: nobody is there to be told

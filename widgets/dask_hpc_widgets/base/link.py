@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from dask_hpc.errors import InstallError
+from dask_hpc_widgets.base import background
 
 #: Seconds until a scheduler that does not answer is said not to.
 PATIENCE_S = 10.0
@@ -228,7 +229,7 @@ class Link:
 
     def _tell(self, answered: Answered, answer: Any) -> None:
         if not self.closed:
-            answered(answer)
+            background.shown_soon(answered, answer)
 
     def _show(self, shown: Answered) -> None:
         # what comes from now on is shown by another call

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from dask_hpc.errors import WorkloadError
@@ -33,7 +33,7 @@ _MAX_WAITING = 3
 Progress = Callable[[float], None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class WhatIf:
     """The outcome: runs by the title of their policy, the present one first; what is known of each job."""
 
@@ -46,7 +46,11 @@ class WhatIf:
     waiting: tuple[Waiting, ...] = ()
 
     def html(self) -> Markup:
-        """What came out."""
+        """What came out. Made once: it is shown again when it is not of now any more."""
+        return self._html
+
+    @cached_property
+    def _html(self) -> Markup:
         about = {one.job: f"{one.confidence}: {one.text}" for one in self.knowledge}
         poor = sum(one.confidence == "poor" for one in self.knowledge)
         sure = f"{len(about) - poor} of {len(about)} jobs have run times learned from this cluster"
@@ -135,13 +139,16 @@ def what_if(
         going_on = partial(progress, share)
         if (one := why_waiting(view, rows, present, job.id, assumed_s, going_on)) is not None:
             waiting.append(one)
-    return WhatIf(
+    found = WhatIf(
         runs=runs,
         knowledge=knowledge,
         forecast=picture_of(runs, view),
         notes=tuple(notes),
         waiting=tuple(waiting),
     )
+    # here, beside the loop of the kernel
+    found.html()
+    return found
 
 
 def left_out(view: ClusterSnapshot) -> list[str]:
