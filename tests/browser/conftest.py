@@ -21,7 +21,7 @@ import pytest
 from lab_page import LabPage, write
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Browser, Page
 
     OpenNotebook = Callable[..., LabPage]
 
@@ -38,6 +38,7 @@ def _keep_evidence(item: pytest.Item, report: pytest.TestReport) -> None:
     """Pictures of the pages of a test that has failed, and what was said in them and in the server."""
     found = getattr(item, "funcargs", {})
     if "pages" in found:
+        found["pages"].failed = True
         name = re.sub(r"[^\w-]+", "-", item.name)[:80]
         for i, page in enumerate(found["pages"].all):
             page.screenshot(path=found["screenshots"] / f"failed-{name}-{i}.png", full_page=True)
@@ -84,11 +85,18 @@ def pages(browser: Browser, screenshots: Path) -> Iterator[chromium.Pages]:
     assert opened.faults == []
 
 
+@pytest.fixture(scope="package")
+def left() -> list[Page]:
+    """The page with JupyterLab that a test has left to the next, if there is one."""
+    return []
+
+
 @pytest.fixture
 def open_notebook(
-    request: pytest.FixtureRequest, pages: chromium.Pages, server: lab_server.JupyterServer
+    request: pytest.FixtureRequest, pages: chromium.Pages, server: lab_server.JupyterServer, left: list[Page]
 ) -> Iterator[OpenNotebook]:
     """Opens a notebook with these cells in JupyterLab, light, on a page so wide; runs them."""
+    labs: list[LabPage] = []
 
     def opened(*cells: str, width: int = 1200, run: int | None = None) -> LabPage:
         name = f"{request.node.originalname}-{len(pages.all)}.ipynb"
@@ -96,11 +104,19 @@ def open_notebook(
         server.theme(dark=False)
         # while the page is loaded
         server.begin(name)
-        lab = LabPage(pages.open(width=width), server, name)
+        before = left.pop() if left else None
+        page = pages.open(width=width, page=before)
+        lab = LabPage(page, server, name, left=before is not None)
+        labs.append(lab)
+        # while cells run, before anything is measured
+        server.reserve()
         lab.run(len(cells) if run is None else run)
         return lab
 
     yield opened
     # first the pages, which would complain of kernels that vanish
+    if labs and not pages.failed and not labs[0].reloaded:
+        labs[0].leave()
+        left.append(pages.leave(labs[0].page))
     pages.close()
     server.shut_kernels()

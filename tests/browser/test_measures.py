@@ -202,7 +202,7 @@ def test_a_panel_without_controls_is_a_fault_of_the_test(panel_of):
     assert measures.keyboard_faults(panel_of('<div id="panel">words</div>'), at_least=1) != []
 
 
-def test_what_a_page_complains_of_is_collected(pages):
+def test_what_a_page_complains_of_is_collected(browser, pages):
     page = pages.open(width=400)
     page.set_content("<script>console.error('broken'); console.warn('well'); undefinedFunction()</script>")
     page.set_content('<img src="http://192.0.2.1/picture.png">')
@@ -211,3 +211,11 @@ def test_what_a_page_complains_of_is_collected(pages):
     assert any("undefinedFunction" in fault for fault in faults), faults
     assert any("another machine: http://192.0.2.1" in fault for fault in faults), faults
     assert not any("well" in fault for fault in faults)
+
+    # a page that is left to another test is that one's
+    other = chromium.Pages(browser)
+    left = other.open(width=400, page=pages.leave(page))
+    left.set_content("<script>console.error('late')</script>")
+    other.close()
+    assert pages.faults == []
+    assert [fault for fault in other.faults if "error: late" in fault]

@@ -150,9 +150,11 @@ def test_a_person_tunes_a_cluster_and_its_twin_is_readable_anywhere(open_noteboo
     # the same as code, copied without the clipboard that only secure pages have
     panel.button("Copy as code").click()
     expect(box.get_by_role("textbox", name="Code")).to_have_value(re.compile(r"rt\.update\(policy\)\n$"))
-    panel.page.evaluate("Object.defineProperty(navigator, 'clipboard', { value: undefined })")
+    without = "{ value: undefined, configurable: true }"
+    panel.page.evaluate(f"Object.defineProperty(navigator, 'clipboard', {without})")
     panel.button("Copy").click()
     expect(box).to_contain_text("Copied.")
+    panel.page.evaluate("delete navigator.clipboard")
     box.get_by_label("Policy file").press("Control+V")
     expect(box.get_by_label("Policy file")).to_have_value(re.compile("'policy': 'pwma-fpsma'"))
 

@@ -6,14 +6,14 @@ import importlib.util
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page
+    from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, WebSocket
 
 #: As Debian and others call it.
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
@@ -79,10 +79,20 @@ class Pages:
         self.faults: list[str] = []
         #: Everything that was said on the consoles.
         self.said: list[str] = []
+        #: Whether the test has failed: none of its pages is left to another one.
+        self.failed = False
+        self._told: dict[Any, Callable[[Any], None]] = {
+            # also those that it opens; other tests have pages of theirs in the same context
+            "popup": self._watch,
+            "console": self._console,
+            "pageerror": lambda error: self.faults.append(f"uncaught: {error}"),
+            "request": self._asked,
+            "websocket": self._asked,
+        }
 
-    def open(self, *, width: int, dark: bool = False) -> Page:
-        """An empty page; `width` in CSS pixels."""
-        page = self._context.new_page()
+    def open(self, *, width: int, dark: bool = False, page: Page | None = None) -> Page:
+        """An empty page, or `page`, which another test has left; `width` in CSS pixels."""
+        page = page or self._context.new_page()
         self._watch(page)
         page.set_viewport_size({"width": width, "height": _HEIGHT_PX})
         page.emulate_media(color_scheme="dark" if dark else "light")
@@ -90,12 +100,15 @@ class Pages:
 
     def _watch(self, page: Page) -> None:
         self.all.append(page)
-        # also those that it opens; other tests have pages of theirs in the same context
-        page.on("popup", self._watch)
-        page.on("console", self._console)
-        page.on("pageerror", lambda error: self.faults.append(f"uncaught: {error}"))
-        for kind in ("request", "websocket"):
-            page.on(kind, lambda asked: None if _local(asked.url) else self._leaves(asked.url))
+        for event, told in self._told.items():
+            page.on(event, told)
+
+    def leave(self, page: Page) -> Page:
+        """Give a page over to another test: from now on that one answers for it."""
+        self.all.remove(page)
+        for event, told in self._told.items():
+            page.remove_listener(event, told)
+        return page
 
     def close(self) -> None:
         """Close all of them."""
@@ -108,8 +121,9 @@ class Pages:
         if message.type == "error" and not any(known.search(text) for known, _ in _NOT_OURS):
             self.faults.append(text)
 
-    def _leaves(self, url: str) -> None:
-        self.faults.append(f"a request to another machine: {url}")
+    def _asked(self, asked: Request | WebSocket) -> None:
+        if not _local(asked.url):
+            self.faults.append(f"a request to another machine: {asked.url}")
 
 
 def _local(url: str) -> bool:

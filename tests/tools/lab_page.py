@@ -21,6 +21,13 @@ _CONNECTED = """() => {
   const kernel = window.jupyterapp.shell.currentWidget?.sessionContext?.session?.kernel;
   return kernel?.connectionStatus === 'connected' && kernel.status === 'idle';
 }"""
+#: Opens a notebook beside what is open, and closes the one that is shown, saved or not; its kernel goes on.
+_OPEN = """async (path) => {
+  // nothing comes back: what it gives is the widget, all of which would be sent here
+  await window.jupyterapp.commands.execute("docmanager:open", { path, factory: "Notebook" });
+}"""
+_CLOSE = "() => window.jupyterapp.shell.currentWidget.dispose()"
+_IS_DARK = "() => document.body.dataset.jpThemeLight === 'false'"
 #: Whether the kernel runs something.
 _BUSY = "() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.status === 'busy'"
 
@@ -44,20 +51,36 @@ class LabPage:
     Parameters
     ----------
     page
-        An empty one.
+        An empty one, or one that `leave` has left.
     server
         What serves it.
     notebook
         Name of a file in the server's folder.
     address
         Where it is shown; empty: in JupyterLab.
+    left
+        Whether the page was left: JupyterLab is there, and opens the notebook light.
     """
 
-    def __init__(self, page: Page, server: JupyterServer, notebook: str, address: str = "") -> None:
+    def __init__(
+        self, page: Page, server: JupyterServer, notebook: str, address: str = "", *, left: bool = False
+    ) -> None:
         self.page = page
+        #: What JupyterLab asks a kernel then takes a while, and it complains of a notebook closed meanwhile.
+        self.reloaded = False
         self.notebook = page.locator(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-Notebook")
-        page.goto(address or server.address(notebook), timeout=_LOAD_MS)
+        if left:
+            page.evaluate(_OPEN, notebook)
+        else:
+            page.goto(address or server.address(notebook), timeout=_LOAD_MS)
         self._loaded()
+        if left and page.evaluate(_IS_DARK):
+            self.theme(dark=False)
+
+    def leave(self) -> None:
+        """Close the notebook, and leave the page to another one: loading JupyterLab takes seconds."""
+        self.page.evaluate(_CLOSE)
+        self.notebook.wait_for(state="detached")
 
     def save(self) -> None:
         """Save the notebook, with what its cells show."""
@@ -68,6 +91,7 @@ class LabPage:
 
     def reload(self) -> None:
         """Load the page again; the kernel goes on."""
+        self.reloaded = True
         self.page.reload(timeout=_LOAD_MS)
         self._loaded()
 

@@ -21,6 +21,7 @@ import urllib.request
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import psutil
 
@@ -67,6 +68,8 @@ class JupyterServer:
         self._roots = roots
         self._token = secrets.token_urlsafe(16)
         self._process: subprocess.Popen[bytes] | None = None
+        #: Id of a kernel that waits for a notebook.
+        self._spare = ""
         #: Where it is reached, ending in a slash.
         self.url = ""
 
@@ -130,14 +133,25 @@ class JupyterServer:
         self._call("api/kernels", "POST")
 
     def begin(self, notebook: str) -> None:
-        """Start the kernel of a notebook that a page is about to show; nobody waits for that."""
-        kernel = {"path": notebook, "name": notebook, "type": "notebook", "kernel": {"name": "python3"}}
-        threading.Thread(target=self._begin, args=(kernel,), daemon=True).start()
+        """Give a notebook that a page is about to show the spare kernel, or start one; nobody waits."""
+        spare, self._spare = self._spare, ""
+        session: dict[str, object] = {"path": notebook, "name": notebook, "type": "notebook"}
+        session["kernel"] = {"id": spare} if spare else {"name": "python3"}
+        beginning = threading.Thread(target=self._begin, args=(session,), daemon=True)
+        beginning.start()
+        if spare:
+            # soon, and before the page looks for one
+            beginning.join()
+
+    def reserve(self) -> None:
+        """Start a kernel for the notebook that comes next; nobody waits for that."""
+        threading.Thread(target=self._reserve, daemon=True).start()
 
     def shut_kernels(self) -> None:
-        """Have all kernels end; nobody waits for that, as whoever is left is ended by `stop`."""
+        """Have all kernels but the spare one end; nobody waits for that: who is left is ended by `stop`."""
         for kernel in self._call("api/kernels"):
-            threading.Thread(target=self._shut, args=(kernel["id"],), daemon=True).start()
+            if kernel["id"] != self._spare:
+                threading.Thread(target=self._shut, args=(kernel["id"],), daemon=True).start()
 
     def processes(self) -> list[psutil.Process]:
         """The server, its kernels, and what these have started."""
@@ -161,10 +175,14 @@ class JupyterServer:
         self._process = None
         self._place.cleanup()
 
-    def _begin(self, kernel: dict[str, object]) -> None:
+    def _begin(self, session: dict[str, object]) -> None:
         # else the page does
         with suppress(OSError, http.client.HTTPException):
-            self._call("api/sessions", "POST", kernel)
+            self._call("api/sessions", "POST", session)
+
+    def _reserve(self) -> None:
+        with suppress(OSError, http.client.HTTPException):
+            self._spare = self._call("api/kernels", "POST", {"name": "python3"})["id"]
 
     def _shut(self, kernel: str) -> None:
         # asked again while it ends, and by the end of the server
@@ -190,9 +208,7 @@ class JupyterServer:
                 raise TimeoutError(f"JupyterLab did not answer within {_START_S:g} s:\n{self.log}")
             time.sleep(0.05)
 
-    def _call(
-        self, path: str, method: str = "GET", body: dict[str, object] | None = None
-    ) -> list[dict[str, str]]:
+    def _call(self, path: str, method: str = "GET", body: dict[str, object] | None = None) -> Any:
         request = urllib.request.Request(
             self.url + path,
             method=method,
