@@ -72,7 +72,8 @@ def study(
 
     Many scenarios in parallel processes, one table, published figures beside ours. Exit code 1 says that a
     run failed or that a condition of the study does not hold; each has a line on stderr. Ctrl-C ends the
-    runs: what is done is shown and written, conditions are not checked, and the exit code is 1.
+    runs: what is done is shown, and written where no file is replaced, conditions are not checked, and the
+    exit code is 1.
     """
     from dask_hpc.sim.study.study import WRITTEN, StudyInterrupted, load_study, run_study
 
@@ -83,20 +84,25 @@ def study(
         from dask_hpc.sim.results.plots import check_path
         from dask_hpc.sim.study.figure import study_figure
 
-        check_path(plot)
+        check_path(plot, output)
         files.append(plot)
     check_replace(files, force=force, as_json=as_json)
+    earlier = [path for path in files if path.exists()]
     interrupted = ""
     try:
         with progress_bar(chosen.name) as show:
             found = run_study(chosen, jobs=jobs, progress=show)
     except StudyInterrupted as error:
         found, interrupted = error.found, str(error)
-    if output is not None:
+    # a part of a study does not take the place of a whole one
+    writes = not (interrupted and earlier)
+    if not writes:
+        click.echo(f"not written: {earlier[0]} is of an earlier study and stays", err=True)
+    if output is not None and writes:
         from dask_hpc.sim.study.study import write
 
         click.echo(f"written to {output}: {', '.join(write(found, output))}", err=True)
-    if plot is not None:
+    if plot is not None and writes:
         study_figure(found, plot)
         click.echo(f"figure written to {plot}", err=True)
     if as_json:

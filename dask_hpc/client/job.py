@@ -153,8 +153,8 @@ class Job:
 
     def _withdraw(self, asked: asyncio.Future[Any]) -> None:
         if not asked.cancelled() and asked.exception() is None:
-            self.id = asked.result()["id"]
-            self._withdrawing = asyncio.ensure_future(self._cancel("interrupted before it was submitted"))
+            said = self._cancel("interrupted before it was submitted", asked.result()["id"])
+            self._withdrawing = asyncio.ensure_future(said)
 
     async def _protect(self) -> None:
         """Find out whether, and from where, it can be protected, before anything is computed."""
@@ -192,12 +192,13 @@ class Job:
     async def _cancel_after(self, kind: type[BaseException], error: BaseException | None) -> None:
         await self._cancel(f"an exception left its context: {kind.__name__}: {error}")
 
-    async def _cancel(self, reason: str) -> None:
+    async def _cancel(self, reason: str, id: str | None = None) -> None:
+        id = id or self.id
         try:
-            await self.channel.ask("cancel", job=self.id, reason=reason)
+            await self.channel.ask("cancel", job=id, reason=reason)
         except (OSError, DaskHPCError) as second:
             # the user must see the first error
-            logger.warning("Job %s could not be cancelled: %s", self.id, second)
+            logger.warning("Job %s could not be cancelled: %s", id, second)
 
     def require_id(self) -> str:
         """The id of the job on the scheduler.

@@ -361,7 +361,7 @@ class Machine:
     @contextmanager
     def _periods(self) -> Iterator[None]:
         """Let what the engine does every so often go by CPU time, as if the machine did nothing else."""
-        callbacks = dict(self.engine._callbacks) if hasattr(self, "engine") else {}
+        callbacks = dict(self.engine._periodic._callbacks) if hasattr(self, "engine") else {}
         for name, callback in callbacks.items():
             callback.stop()
             each_s = callback.callback_time / 1000
@@ -369,7 +369,7 @@ class Machine:
         yield
         self._due.clear()
         for name, callback in callbacks.items():
-            if self.engine._callbacks.get(name) is callback:
+            if self.engine._periodic._callbacks.get(name) is callback:
                 callback.start()
 
     async def us_per_task(self, graphs: list[tuple[Graph, JobRecord | None]], kept: int = 0) -> float:

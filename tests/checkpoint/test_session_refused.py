@@ -52,7 +52,7 @@ def test_calls_out_of_order_are_refused_and_change_nothing(tmp_path: Path, calls
         (("a", [[1], [1, 2]]), "of which NumPy says"),
         (("a", np.ma.zeros(3)), "add its data and its mask"),
         (("../a", np.zeros(3)), "cannot be a folder of a checkpoint; allowed"),
-        (("manifest.json", np.zeros(3)), "none of manifest.json, zarr.json"),
+        (("manifest.json", np.zeros(3)), "none of manifest.json, past.json, zarr.json"),
         (("a", np.zeros(3), {"dims": ("x", "y")}), "allowed: 1 different names"),
         (("a", np.zeros((3, 3)), {"dims": ("x", "x")}), "allowed: 2 different names"),
         (("a", np.zeros(3), {"dims": "x"}), "allowed: 1 different names"),

@@ -70,17 +70,21 @@ def test_a_host_is_known_by_the_addresses_of_all_its_interfaces(monkeypatch) -> 
 @live(workers=1, timeout=60)
 async def test_a_worker_that_comes_back_under_its_address_takes_the_blocks_again(c, s, a):
     flow, values = await started(c)
-    async with producers(s, (0, 8)) as made:
+    async with producers(s, *HALVES) as made:
         await opened(made)
-        assert await asked(made[0], "send", step=0) is True
+        for one in made:
+            assert await asked(one, "send", step=0) is True
         assert await anext(values) == (0, 0.0)
         address, port = a.address, a.port
         await a.close()
         async with Worker(s.address, host="127.0.0.1", port=port, nthreads=1) as back:
             assert back.address == address
-            assert await asked(made[0], "send", step=1) is True
+            for one in made:
+                one.tell("send", step=1)
             assert await anext(values) == (1, 1.0)
-            assert await asked(made[0], "close") == "closed"
+            for one in made:
+                assert await told(one) is True
+                assert await asked(one, "close") == "closed"
             assert [each async for each in values] == []
             await flow.close()
             await nothing_left(s, back)

@@ -180,6 +180,7 @@ def test_a_steal_is_a_dip_now_or_later() -> None:
     late = Steal(job="v", thief="t", stolen_nodes=2, timing="next-checkpoint", reason=now.reason)
     assert judged(picture, [watts(lower=100)], now, start("t", 2))[0] == [("hold", "t", None)]
     assert judged(picture, [watts(lower=100)], late)[0] == []
+    assert judged(picture, [watts(lower=100, in_end=True)], late)[0] == []
     # The thief may have the nodes of a victim that is gone, not yet those of one that is not.
     assert judged(picture, [watts(upper=400)], now, start("t", 2))[1] == []
     assert judged(view(2, *picture.jobs), [watts(upper=500)], late, start("t", 2))[1] == [

@@ -59,6 +59,21 @@ async def test_what_a_worker_says_is_read_as_it_says_it_and_only_then(c, s, a, m
     assert a.status == Status.running
     assert set(heard) == {a.address}
     assert draw.told_by_beats
+    ours = s.handlers["heartbeat_worker"]
+
+    def other(**said: Any) -> Any:
+        return ours(**said)
+
+    # somebody who stands before ours stays, and nobody is called twice
+    s.handlers["heartbeat_worker"] = other
+    await rt.corridor(clear=True)
+    assert not draw.told_by_beats
+    await rt.corridor(upper_w=1000)
+    heard.clear()
+    await a.heartbeat()
+    assert (a.status, s.handlers["heartbeat_worker"]) == (Status.running, other)
+    assert heard == [a.address]
+    s.handlers["heartbeat_worker"] = ours
     await rt.corridor(clear=True)
     assert s.handlers["heartbeat_worker"] == stock
     assert not draw.told_by_beats

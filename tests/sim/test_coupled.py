@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import re
 from collections.abc import Mapping
@@ -71,13 +70,10 @@ def changes(found: Mapping[str, Any]) -> list[int]:
     method=st.sampled_from(METHODS),
     steps=st.integers(1, 30),
     queue=st.integers(1, 3),
-    overlap=st.booleans(),
 )
 def test_a_run_takes_as_long_as_the_planner_says(
-    application: Application, mode: Mode, method: str, steps: int, queue: int, overlap: bool
+    application: Application, mode: Mode, method: str, steps: int, queue: int
 ) -> None:
-    platform = dataclasses.replace(application.platform, overlapped=overlap)
-    application = dataclasses.replace(application, platform=platform)
     try:
         found = plan(application, method, mode=mode)
     except InvalidApplication:

@@ -342,7 +342,7 @@ def test_a_job_wider_than_the_machine_is_refused_dropped_clipped_or_waits() -> N
     assert dropped.workload.notes == ("1 jobs wider than the machine left out",)
     clipped = simulate(work, "fcfs", wide="clip")
     assert clipped.runs[0].nodes == ((0.0, 16), (10.0, 0))
-    assert clipped.workload.notes == ("1 jobs wider than the machine clipped to 16",)
+    assert clipped.workload.notes == ("1 jobs wider than the machine clipped to at most 16",)
     work = replace(work, jobs=work.jobs[::-1])
     for waits in (simulate(work, "fcfs", wide="wait"), simulate(replace(work, wide="wait"), "fcfs")):
         assert [one.end_s for one in waits.runs] == [10.0, None]

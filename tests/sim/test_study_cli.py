@@ -184,3 +184,9 @@ def test_what_was_done_before_ctrl_c_is_shown_and_written(
     whole = json.loads((folder / "study.json").read_text(encoding="utf-8"))
     assert len(whole["runs"]) == 2
     assert whole["notes"][-1] == said
+    # a whole study stays
+    (folder / "study.json").write_text("{}", encoding="utf-8")
+    again = call(str(study), "--set", "seed=0..3", "--jobs", jobs, "--output", str(folder), "--force")
+    assert again.exit_code == 1
+    assert "study.json is of an earlier study and stays" in again.stderr
+    assert (folder / "study.json").read_text(encoding="utf-8") == "{}"

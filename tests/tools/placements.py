@@ -126,14 +126,12 @@ def step_s(app: Application, split: Sequence[bool], nodes: int, helpers: int, mo
     second = sum(
         taking_s(one, nodes * (platform.cores if mode == "synchronous" else helpers)) for one in inside
     )
-    sent_s = sum(
-        (one.memory_bytes if one.input_bytes is None else one.input_bytes)
+    third = sum(
+        taking_s(one, staging * platform.cores)
+        + (one.memory_bytes if one.input_bytes is None else one.input_bytes)
         / (staging * platform.bandwidth_bytes_s)
         for one in outside
     )
-    serial_s = sum(one.one_core_s * one.serial_fraction for one in outside)
-    parallel_s = sum(taking_s(one, staging * platform.cores) for one in outside) - serial_s
-    third = serial_s + (max(parallel_s, sent_s) if platform.overlapped else parallel_s + sent_s)
     return max(first + second, third) if mode == "synchronous" else max(first, second, third)
 
 

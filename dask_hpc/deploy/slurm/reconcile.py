@@ -113,11 +113,13 @@ class Reconciled(Pooled):
         while self.status in (Status.created, Status.starting, Status.running):
             await asyncio.sleep(poll_s)
             jobs = {job.job_id: spec for spec, job in self.workers.items() if job.job_id}
+            # what is submitted from here on has no row yet
+            asked = {*self._submitted, *jobs}
             self.asked += 1
             try:
-                found = await commands.squeue(sorted(self._submitted), timeout_s=SQUEUE_S)
+                found = await commands.squeue(sorted(asked), timeout_s=SQUEUE_S)
                 rows = {str(row.number): row for row in found}
-                await self._cancel_again({id: rows.get(id) for id in self._submitted - jobs.keys()})
+                await self._cancel_again({id: rows.get(id) for id in asked - jobs.keys()})
                 await self._compare(jobs, rows)
             except Exception as error:
                 # whatever it is, it is said once and asked again: else jobs would silently stay unreplaced

@@ -58,6 +58,8 @@ class Rank:
     left: bool = False
     #: Since when its worker waits for it.
     awaited_s: float | None = None
+    #: Its place has a worker anew, maybe one of the same address, which it has not been told.
+    moved: bool = False
 
 
 @dataclass(slots=True)
@@ -210,6 +212,8 @@ class Flow:
         near = [address for address, its in workers.items() if hosts & set(its)]
         self.places[place] = min(near or workers, key=self.places.count)
         self.adrift.discard(place)
+        for number in self.members[place]:
+            self.ranks[number].moved = True
 
     @property
     def given(self) -> int:

@@ -108,8 +108,9 @@ class Joining:
         if place in flow.adrift:
             # also where another has come in its place and was lost before anybody reached it
             flow.move(place, workers)
-        elif flow.places[place] == lost:
+        elif flow.places[place] == lost and not flow.ranks[rank].moved:
             return {"wait": f"worker {lost} does not answer"}
+        flow.ranks[rank].moved = False
         again = [] if lost is None else self._again.wanted(flow, place, lost, last, kept)
         return flow.joined(place) | {"again": again}
 

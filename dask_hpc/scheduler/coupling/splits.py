@@ -108,7 +108,6 @@ class Splits:
                 nodes_fixed=True,
                 cores_fixed=not free,
                 least_helper_cores=spare if free else 0,
-                overlapped=flow.queue > 1,
             ),
             analyses=tuple([self._analysis(flow, name) for name in flow.analyses]),
             measured=flow.measured.view(),

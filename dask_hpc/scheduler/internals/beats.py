@@ -29,23 +29,27 @@ class Beats:
 
     def __init__(self, scheduler: Scheduler, heard: Callable[[WorkerState], None]) -> None:
         self._scheduler, self._heard = scheduler, heard
-        self._stock: Callable[..., Any] = scheduler.heartbeat_worker
+        #: What was there before ours, for as long as ours is called.
+        self._stock: Callable[..., Any] | None = None
         self.on = False
 
     def begin(self) -> None:
         """Be told of heartbeats from now on."""
-        if not self.on:
-            self._stock, self.on = self._scheduler.handlers[_BEAT], True
+        self.on = True
+        if self._stock is None:
+            self._stock = self._scheduler.handlers[_BEAT]
             self._scheduler.handlers[_BEAT] = self.beat
 
     def end(self) -> None:
         """Be told of none any more."""
-        if self.on and self._scheduler.handlers.get(_BEAT) == self.beat:
-            self._scheduler.handlers[_BEAT] = self._stock
         self.on = False
+        if self._stock is not None and self._scheduler.handlers.get(_BEAT) == self.beat:
+            self._scheduler.handlers[_BEAT], self._stock = self._stock, None
+        # else somebody stands before ours now, and calls it
 
     def beat(self, **said: Any) -> Any:
         """A worker's heartbeat."""
+        assert self._stock is not None
         answer = self._stock(**said)
         ws = self._scheduler.workers.get(said["address"])
         if self.on and ws is not None:

@@ -101,9 +101,12 @@ class Account:
         self._recent_ws += span_ws
         if rows and rows[-1][1] == begin_s and end_s - rows[-1][0] <= self.over_s / _ROWS:
             # samples come with each pass, too, and a day is long
-            begin_s, _, before_ws = rows.pop()
+            begin_s, _, before_ws = rows[-1]
             span_ws += before_ws
-        rows.append((begin_s, end_s, span_ws))
+            # in place: another thread may read the mean
+            rows[-1] = (begin_s, end_s, span_ws)
+        else:
+            rows.append((begin_s, end_s, span_ws))
         while rows[0][1] <= end_s - self.over_s and len(rows) > 1:
             gone_begin_s, gone_end_s, gone_ws = rows.popleft()
             self._recent_s -= gone_end_s - gone_begin_s

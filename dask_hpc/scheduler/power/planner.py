@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import Any
 
 from dask_hpc.processes import Process, ProcessError
@@ -96,8 +95,14 @@ class Planner:
 
     async def _work(self, warm: bool = False) -> None:
         if warm:
-            with suppress(ProcessError):
+            try:
                 await self._call({})
+            except ProcessError as error:
+                if self._wanted is not None and not self._closed:
+                    # the question is asked all the same: until then nobody is to wait for it
+                    logger.error("The corridor's program does not begin, and is tried again: %s", error)
+                    self.failure = str(error)
+                    self._answered()
         while self._wanted is not None and not self._closed:
             problem, self._wanted = self._wanted, None
             self.asked += 1

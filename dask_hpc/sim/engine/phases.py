@@ -41,16 +41,14 @@ def taking(spec: Coupled, seed: int, lane: str, step: int, split: Split) -> tupl
     cores = staging * platform.cores
     if inside:
         cores = split.nodes * (platform.cores if synchronous else split.helper_cores)
-    serial_s = parallel_s = sent_bytes = 0.0
-    samples: list[tuple[str, Sample]] = []
+    took_s, samples = 0.0, list[tuple[str, Sample]]()
     for one in spec.application.analyses:
         if (one.name in split.in_situ) is not inside:
             continue
         work_s = spec.work_s(one.name, one.one_core_s, step) * _noise(spec, seed, one.name, step)
         seconds = scaled(work_s, one.serial_fraction, cores)
-        serial_s += work_s * one.serial_fraction
-        parallel_s += seconds - work_s * one.serial_fraction
-        sent_bytes += 0.0 if inside else one.sent_bytes
+        # a staging node takes what it is sent, then computes
+        took_s += seconds if inside else seconds + one.sent_bytes / (platform.bandwidth_bytes_s * staging)
         samples.append(
             (
                 one.name,
@@ -63,9 +61,7 @@ def taking(spec: Coupled, seed: int, lane: str, step: int, split: Split) -> tupl
                 ),
             )
         )
-    sent_s = sent_bytes / (platform.bandwidth_bytes_s * staging) if sent_bytes else 0.0
-    shared_s = max(parallel_s, sent_s) if platform.overlapped else parallel_s + sent_s
-    return serial_s + shared_s, tuple(samples)
+    return took_s, tuple(samples)
 
 
 def _noise(spec: Coupled, seed: int, what: str, step: int) -> float:

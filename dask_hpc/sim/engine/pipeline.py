@@ -135,7 +135,6 @@ class Pipeline:
                 nodes_fixed=platform.simulation_nodes is not None,
                 cores_fixed=platform.helper_cores is not None,
                 least_helper_cores=platform.least_helper_cores,
-                overlapped=platform.overlapped,
             ),
             analyses=tuple(
                 [

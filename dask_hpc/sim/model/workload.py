@@ -103,7 +103,7 @@ def fitted(workload: Workload, nodes: int, wide: Wide | None = None) -> Workload
         raise WorkloadError(f"{workload.source or workload.name}: no job fits on {nodes} nodes")
     notes = workload.notes
     if changed:
-        done = "left out" if wide == "drop" else f"clipped to {nodes}"
+        done = "left out" if wide == "drop" else f"clipped to at most {nodes}"
         notes = (*notes, f"{changed} jobs wider than the machine {done}")
     # of the others none is left that is too wide
     stays: Wide = "wait" if wide == "wait" else workload.wide

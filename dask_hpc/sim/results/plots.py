@@ -217,8 +217,13 @@ def compare_figure(results: Sequence[tuple[str, Result]], path: Path) -> None:
     save(figure, path)
 
 
-def check_path(path: Path) -> None:
+def check_path(path: Path, made: Path | None = None) -> None:
     """See whether a figure can be written into `path`: asked before hours are spent on what it shows.
+
+    Parameters
+    ----------
+    made
+        A folder that is made until then, with what is written beside the figure.
 
     Raises
     ------
@@ -229,6 +234,8 @@ def check_path(path: Path) -> None:
     why = ""
     if path.suffix.removeprefix(".").lower() not in kinds:
         why = f"its name must end in one of {', '.join(f'.{kind}' for kind in kinds)}"
+    elif not path.parent.exists() and made is not None and path.parent.resolve() == made.resolve():
+        pass
     elif not path.parent.is_dir():
         why = f"there is no folder {path.parent}"
     elif not os.access(path if path.exists() else path.parent, os.W_OK):

@@ -109,6 +109,9 @@ def _added(guard: SumGuard, move: Move) -> tuple[float, float]:
         return amount, amount
     before = _cost(guard, move.job, move.job.nodes)
     trough, end = move.sizes
+    if guard.in_end and isinstance(move.action, Steal):
+        # nothing that starts makes up for nodes that go at a time that nobody knows
+        end = trough
     return _cost(guard, move.job, trough) - before, _cost(guard, move.job, end) - before
 
 

@@ -60,10 +60,6 @@ class Platform:
     helper_cores: int | None = None
     #: Cores of each node of a simulation that it cannot use (asynchronous): helper cores in any case.
     least_helper_cores: int = 0
-    #: Whether staging nodes take what they are sent beside the analyses of the step before, as they can where
-    #: several steps are in flight; in the source (section 3.3) one follows the other. Not for `exact_lp`,
-    #: whose bounds are of sums.
-    overlapped: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -120,14 +120,12 @@ def _loads(application: Application, splits: Masks) -> dict[str, Any]:
     sizes = np.array([one.memory_bytes for one in analyses], dtype=float)
     inside, outside = splits.astype(float), (~splits).astype(float)
     sent = outside @ np.array([one.sent_bytes for one in analyses], dtype=float)
-    sent_s = sent / platform.bandwidth_bytes_s
-    staged_s = outside @ seconds / platform.cores
     return {
         "in_situ": splits.sum(axis=1),
         "in_situ_s": inside @ seconds,
         "in_situ_bytes": inside @ sizes,
         "in_transit": (~splits).sum(axis=1),
-        "in_transit_s": np.maximum(staged_s, sent_s) if platform.overlapped else staged_s + sent_s,
+        "in_transit_s": outside @ seconds / platform.cores + sent / platform.bandwidth_bytes_s,
         "in_transit_bytes": outside @ sizes,
         "in_situ_serial_s": inside @ serial_s,
         "in_transit_serial_s": outside @ serial_s,

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from dask_hpc_policies.placement.application import ROUNDING_ERROR, Application, Mode, Platform, nodes_for
+from dask_hpc_policies.placement.application import ROUNDING_ERROR, Application, Mode, nodes_for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,17 +70,11 @@ def load_of(application: Application, split: Sequence[bool]) -> Load:
         in_situ_s=math.fsum(one.parallel_s for one in inside),
         in_situ_bytes=math.fsum(one.memory_bytes for one in inside),
         in_transit=len(outside),
-        in_transit_s=staged_s(platform, outside_s, sent_bytes),
+        in_transit_s=outside_s / platform.cores + sent_bytes / platform.bandwidth_bytes_s,
         in_transit_bytes=math.fsum(one.memory_bytes for one in outside),
         in_situ_serial_s=math.fsum(one.serial_s for one in inside),
         in_transit_serial_s=math.fsum(one.serial_s for one in outside),
     )
-
-
-def staged_s(platform: Platform, parallel_s: float, sent_bytes: float) -> float:
-    """Time on one staging node of so much work of one core and of the transfer of what it reads."""
-    work_s, sent_s = parallel_s / platform.cores, sent_bytes / platform.bandwidth_bytes_s
-    return max(work_s, sent_s) if platform.overlapped else work_s + sent_s
 
 
 def phases_of(

@@ -76,8 +76,6 @@ class PlatformView:
     cores_fixed: bool = False
     #: Cores of each of its nodes that the simulation cannot use: they are helper cores in any case.
     least_helper_cores: int = 0
-    #: Whether what staging nodes are sent travels beside the analyses of the step before.
-    overlapped: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

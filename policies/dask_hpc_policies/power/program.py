@@ -9,7 +9,7 @@ back, it might wait for ever, for what would bring the draw inside may be the st
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, get_args
 
@@ -98,17 +98,19 @@ def solve(problem: Problem, solver: Solver = "highs", limit_s: float = LIMIT_S) 
     if solver not in SOLVERS:
         raise ProgramError(f"solver is {solver!r}; allowed: {', '.join(SOLVERS)}")
     budget = _Budget(solver, limit_s)
-    found = _first_inside(problem, budget)
-    if found is None:
-        found = _outside_by_least(problem, budget)
-    return _plan(problem, *found)
+    inside, late = _first_inside(problem, budget)
+    case, found = inside or _outside_by_least(problem, budget)
+    if late and found.status == "optimal":
+        # with a job that was not looked at to the end it might be inside, or nearer
+        found = replace(found, status="time-limit")
+    return _plan(problem, case, found)
 
 
-def _first_inside(problem: Problem, budget: _Budget) -> tuple[Case, Found] | None:
-    """The first waiting job, or several, or none, with which the draw is inside."""
-    case, found, starting = _inside_with_one(problem, budget)
+def _first_inside(problem: Problem, budget: _Budget) -> tuple[tuple[Case, Found] | None, bool]:
+    """The first waiting job, or several, or none, with which the draw is inside; whether the time was up."""
+    case, found, starting, late = _inside_with_one(problem, budget)
     if found.status != "optimal":
-        return (case, found) if found.status == "time-limit" else None
+        return ((case, found) if found.status == "time-limit" else None), late
     if problem.several:
         for job in problem.waiting:
             if starting and job not in starting:
@@ -116,19 +118,21 @@ def _first_inside(problem: Problem, budget: _Budget) -> tuple[Case, Found] | Non
                 answer = budget.least(more, True)
                 if answer.status == "optimal":
                     case, found, starting = more, answer, [*starting, job]
-    return case, found
+    return (case, found), late
 
 
-def _inside_with_one(problem: Problem, budget: _Budget) -> tuple[Case, Found, list[PowerJob]]:
+def _inside_with_one(problem: Problem, budget: _Budget) -> tuple[Case, Found, list[PowerJob], bool]:
+    late = False
     for job in problem.waiting:
         case = make_case(problem, [job])
         found = budget.least(case, True, _FOR_RUNNING)
         if found.picks is not None:
-            return case, found, [job]
+            return case, found, [job], False
         if found.status == "time-limit":
+            late = True
             break
     case = make_case(problem, [])
-    return case, budget.least(case, True), []
+    return case, budget.least(case, True), [], late
 
 
 def _outside_by_least(problem: Problem, budget: _Budget) -> tuple[Case, Found]:

@@ -35,15 +35,21 @@ def theft(
         return (), ()
     if plan is None or not plan.violation_w or plan.start or not fits(view, power):
         return (), ()
+    if plan.status == "time-limit":
+        # that no sizes are inside was not shown
+        return (), ()
     if any(plan.nodes.get(job.id, job.nodes) != job.nodes for job in view.running):
         return (), ()
     victims = sorted((job for job in view.running if job.kind == "malleable"), key=lambda job: job.nodes)
     refused: tuple[Suppressed, ...] = ()
     now_w = drawn_w(view, power)
-    for thief in tried([job for job in view.pending if not job.is_default], bool(victims)):
-        need = needed_nodes(thief)
+    most = view.idle_nodes + max([job.nodes for job in victims], default=0)
+    needs = {job.id: needed_nodes(job) or 0 for job in view.pending if not job.is_default}
+    thieves = [job for job in view.pending if view.idle_nodes < needs.get(job.id, 0) <= most]
+    for thief in tried(thieves, bool(victims)):
+        need = needs[thief.id]
         for victim in victims:
-            if need is None or not view.idle_nodes < need <= view.idle_nodes + victim.nodes:
+            if need > view.idle_nodes + victim.nodes:
                 continue
             if (range_w := _after(power, now_w, victim, thief, need)) is None:
                 continue

@@ -64,13 +64,7 @@ def check_exact(applications: list[Application]) -> None:
 
 
 def test_exact_is_the_least_step_of_all() -> None:
-    cases = [any_application(random.Random(seed), most=5, nodes=8) for seed in range(60)]
-    check_exact([overlapped(one) if seed % 2 else one for seed, one in enumerate(cases)])
-
-
-def overlapped(one: Application) -> Application:
-    """The same, with transfers beside the analyses of the step before."""
-    return dataclasses.replace(one, platform=dataclasses.replace(one.platform, overlapped=True))
+    check_exact([any_application(random.Random(seed), most=5, nodes=8) for seed in range(60)])
 
 
 @pytest.mark.slow

@@ -237,11 +237,9 @@ def test_large_flows_are_planned_outside_and_the_plan_has_to_be_about_what_is_kn
 
 
 @settings(max_examples=60)
-@given(chance=st.randoms(use_true_random=False), mode=st.sampled_from(MODES), overlap=st.booleans())
-def test_what_is_decided_can_be_done_and_is_the_best(chance: Any, mode: Any, overlap: bool) -> None:
+@given(chance=st.randoms(use_true_random=False), mode=st.sampled_from(MODES))
+def test_what_is_decided_can_be_done_and_is_the_best(chance: Any, mode: Any) -> None:
     application = any_application(chance, most=5, nodes=6)
-    platform = dataclasses.replace(application.platform, overlapped=overlap)
-    application = dataclasses.replace(application, platform=platform)
     assume(application.platform.max_staging_nodes is None and application.analyses)
     flow = dataclasses.replace(flow_of(application), mode=mode)
     known_as = application_of(flow)
@@ -283,7 +281,6 @@ def flow_of(application: Application) -> FlowView:
             nodes_fixed=fixed_nodes is not None,
             cores_fixed=fixed_cores is not None,
             least_helper_cores=platform.least_helper_cores,
-            overlapped=platform.overlapped,
         ),
         analyses=tuple(
             AnalysisView(
