@@ -33,7 +33,7 @@ from math import inf
 from typing import Any, Literal
 
 from dask_hpc.report.looks import format_seconds
-from dask_hpc_policies.model import ClusterSnapshot, JobState, JobView
+from dask_hpc_policies.model import COMPUTE, ClusterSnapshot, JobState, JobView
 from dask_hpc_policies.rules.reservation import expected_s
 
 #: Tasks below which an average says little.
@@ -125,7 +125,8 @@ def _settled(view: ClusterSnapshot, targets: Mapping[str, int | None]) -> Cluste
         jobs.append(job)
     if tuple(jobs) == view.jobs:
         return view
-    there = sum(node.state != "lost" for node in view.nodes)
+    # jobs get no other nodes: those of staging and services are not idle for them
+    there = view.pool_nodes
     taken = sum(job.min_nodes if job.is_default else job.nodes for job in jobs)
     return replace(view, jobs=tuple(jobs), idle_nodes=max(0, there - taken))
 
@@ -195,6 +196,6 @@ def _tasks(job: JobView, row: Mapping[str, Any]) -> _Tasks:
 
 
 def _threads(view: ClusterSnapshot) -> float:
-    """Threads of a node, on average."""
-    up = [node.nthreads for node in view.nodes if node.state != "lost"]
+    """Threads of a node that jobs get, on average."""
+    up = [node.nthreads for node in view.nodes if node.state != "lost" and node.role == COMPUTE]
     return max(1.0, sum(up) / len(up)) if up else 1.0

@@ -119,6 +119,8 @@ def test_what_is_under_way_is_taken_as_done():
     b = job(id="b", state="adapting", nodes=3, unfinished_tasks=6)
     c = job(id="c", state="adapting", nodes=0, start_s=None, start_nodes=2, unfinished_tasks=8)
     nodes = tuple(NodeView(id=f"n{i}", state="draining" if i > 2 else "up") for i in range(5))
+    # no job gets these
+    nodes += (NodeView(id="s", role="staging", nthreads=64), NodeView(id="r", role="reserve"))
     plain = JobView(id="default", is_default=True, nodes=0, min_nodes=1)
     rows = [
         row("a", ended=10, mean_s=1.0, target_nodes=None),
