@@ -84,6 +84,7 @@ def test_no_job_loses_nodes_by_a_resize_before_a_person_agrees_to_just_that(rt, 
     for more in ({}, {"agreed": "yes"}, {"agreed": True, "nodes": "3"}, {"nodes": "2"}):
         (asked,) = page(**{"ask": "resize", "job": heat.id, "nodes": "2", **more})
         assert asked["confirm"] == "resize"
+        assert asked["nodes"] == more.get("nodes", "2"), "a yes is about these"
         assert nodes(rt, heat) == 4
     assert asked["text"].split("\n") == lines
     assert "has 2 nodes now" in page(ask="resize", job=heat.id, nodes="2", agreed=True)[-1]["text"]

@@ -145,8 +145,31 @@ def test_a_resize_is_asked_about_whatever_the_policy_is(monkeypatch, spec):
     monkeypatch.setattr(
         registry, "create", lambda spec: broken if spec == {"policy": "broken"} else create(spec)
     )
-    (loss,) = effect(spec, BUSY, resize=("heat-1", 1)).takes
+    found = effect(spec, BUSY, resize=("heat-1", 1))
+    (loss,) = found.takes
     assert (loss.job, loss.nodes) == ("heat-1", 1)
+    unknown = "Whether other jobs lose nodes by it is not known."
+    assert question(found) == f"{unknown} A job loses nodes at once. Go ahead?"
+    assert found.failure.startswith("The policy ")
+    # who gets nodes is asked about, too: of whom they may come is not known
+    room = replace(BUSY, jobs=(replace(BUSY.jobs[0], nodes=3), BUSY.jobs[1]), idle_nodes=1)
+    found = effect(spec, room, resize=("heat-1", 4))
+    assert found.takes == ()
+    assert question(found) == f"{unknown} Go ahead?"
+    assert question(found, agreed=found) == ""
+    assert question(effect({"policy": "fcfs"}, room, resize=("heat-1", 4))) == ""
+
+
+@pytest.mark.parametrize("fields", [{"kind": "rigid"}, {"kind": "moldable"}, {"constraint": "pof2"}])
+def test_nobody_is_asked_about_a_resize_that_is_refused_for_good(fields):
+    heat = replace(BUSY.jobs[0], **fields)
+    assert effect(None, replace(BUSY, jobs=(heat,)), resize=("heat-1", 3)) == Effect()
+
+
+def test_a_resize_is_asked_about_though_another_is_under_way():
+    # it may have ended by when the scheduler is asked
+    busy = replace(BUSY, jobs=(replace(BUSY.jobs[0], state="adapting"),))
+    assert [loss.nodes for loss in effect(None, busy, resize=("heat-1", 3)).takes] == [3]
 
 
 def test_the_question_is_one_for_apply_and_resize_and_asked_again_when_more_is_lost():
@@ -156,8 +179,13 @@ def test_the_question_is_one_for_apply_and_resize_and_asked_again_when_more_is_l
     assert question(one, agreed=one) == ""
     again = "The cluster has changed meanwhile. 2 jobs lose nodes at once. Go ahead?"
     assert question(more, agreed=one) == again
-    assert question(Effect(), more="It is gone for good.") == "It is gone for good. Go ahead?"
-    assert question(Effect(), agreed=Effect(), more="It is gone for good.") == ""
+    gone = Effect(more="It is gone for good.")
+    assert question(gone) == "It is gone for good. Go ahead?"
+    assert question(gone, agreed=gone) == ""
+    # a yes about nodes is none about what was not said then
+    again = "The cluster has changed meanwhile. It is gone for good. Go ahead?"
+    assert question(gone, agreed=one) == again
+    assert question(Effect(), agreed=gone) == ""
 
 
 def test_more_than_what_was_agreed_to_is_seen():

@@ -27,10 +27,11 @@ class Told(Protocol):
     """Given sentences about a job, a line each.
 
     `confirm`: what a person is asked to agree to, ``cancel`` or ``resize``; empty: to nothing. `came`:
-    whether it is what came of an act, and shown whatever else was asked meanwhile.
+    whether it is what came of an act, and shown whatever else was asked meanwhile. `nodes`: those of the
+    resize that is asked about, as typed: a yes is about these.
     """
 
-    def __call__(self, job: str, text: str, confirm: str = "", came: bool = False) -> None:
+    def __call__(self, job: str, text: str, confirm: str = "", came: bool = False, nodes: str = "") -> None:
         """Tell it."""
 
 
@@ -121,7 +122,8 @@ class Acts:
                 self._told(job, f"Nothing was resized: {type(now).__name__}: {now}", came=True)
             elif asked := question(now, before):
                 self._offered = job, text, now
-                self._told(job, "\n".join([asked, *(one.text for one in now.takes)]), confirm="resize")
+                lines = [asked, *(one.text for one in now.takes), *([now.failure] if now.failure else [])]
+                self._told(job, "\n".join(lines), confirm="resize", nodes=text)
             else:
                 resize(row)
 

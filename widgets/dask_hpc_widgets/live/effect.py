@@ -27,8 +27,13 @@ from dask_hpc_policies.decision import (
     Steal,
 )
 from dask_hpc_policies.model import ClusterSnapshot, JobView
+from dask_hpc_policies.rules.feasible import Facts, refusal
 from dask_hpc_policies.wording import counted
 from dask_hpc_widgets.live.assumed import DEFAULT_S
+
+#: What a person is told of a resize where the policy cannot be asked. Always the same words: a failure may
+#: read otherwise each time, and a yes would never be one.
+_NOT_KNOWN = "Whether other jobs lose nodes by it is not known."
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,29 +55,31 @@ class Effect:
     takes: tuple[Loss, ...] = ()
     #: Sentences about jobs that would start or grow.
     gives: tuple[str, ...] = ()
-    #: Why the policy cannot decide; empty when it can.
+    #: Why the policy cannot decide; empty when it can. A resize is done all the same.
     failure: str = ""
+    #: What is lost besides, or may be, a sentence: a person is asked about it before, too.
+    more: str = ""
 
     def within(self, agreed: Effect) -> bool:
         """Whether nobody would lose more than was `agreed` to."""
         least = {loss.job: loss.nodes for loss in agreed.takes}
-        return all(loss.job in least and loss.nodes >= least[loss.job] for loss in self.takes)
+        nodes = all(loss.job in least and loss.nodes >= least[loss.job] for loss in self.takes)
+        # a yes about nodes is none about what was not said then
+        return nodes and self.more in ("", agreed.more)
 
 
-def question(now: Effect, agreed: Effect | None = None, more: str = "") -> str:
-    """What a person is asked before that happens; empty: nobody loses a node, or it was agreed to.
+def question(now: Effect, agreed: Effect | None = None) -> str:
+    """What a person is asked before that happens; empty: nothing is lost, or it was agreed to.
 
     Parameters
     ----------
     agreed
         What the person has agreed to before; None: was not asked yet.
-    more
-        What is lost besides, a sentence.
     """
     if agreed is not None and now.within(agreed):
         return ""
     jobs = "A job loses" if len(now.takes) == 1 else f"{len(now.takes)} jobs lose"
-    lost = [*([more] if more else []), *([f"{jobs} nodes at once."] if now.takes else [])]
+    lost = [*([now.more] if now.more else []), *([f"{jobs} nodes at once."] if now.takes else [])]
     again = "The cluster has changed meanwhile. " if agreed is not None else ""
     return f"{again}{' '.join(lost)} Go ahead?" if lost else ""
 
@@ -91,7 +98,8 @@ def effect(
     Parameters
     ----------
     spec
-        None: the policy is not known here, which with a `resize` leaves what that does by itself.
+        None: the policy is not known here, which with a `resize` leaves what that does by itself; the rest
+        is said not to be known.
     rows, assumed_s
         As `dask_hpc.sim.learned.learn` takes them.
     resize
@@ -109,6 +117,7 @@ def effect(
     if not view.jobs:
         return Effect()
     sizes: dict[str, int] = {}
+    failure = "The policy cannot be asked here: only the cluster has it." if spec is None else ""
     try:
         if resize is None:
             decision, _ = heard.decide(replace(view, trigger="settings"), heard.initial_state())
@@ -126,8 +135,10 @@ def effect(
         pass
     except Exception as error:
         # a resize is done also where the policy fails on what it leaves
+        failure = f"{type(error).__name__}: {error}"
         if resize is None:
-            return Effect(failure=f"{type(error).__name__}: {error}")
+            return Effect(failure=failure)
+        failure = f"The policy fails on what that leaves: {failure}"
     takes, gives = [], []
     for job in view.jobs:
         nodes = sizes.get(job.id, job.nodes)
@@ -138,7 +149,9 @@ def effect(
             takes.append(Loss(job.id, nodes, text))
         else:
             gives.append(text)
-    return Effect(takes=tuple(takes), gives=tuple(gives))
+    return Effect(
+        takes=tuple(takes), gives=tuple(gives), failure=failure, more=_NOT_KNOWN if failure else ""
+    )
 
 
 @dataclass(slots=True)
@@ -167,13 +180,16 @@ class _Heard:
 
 
 def _asked_for(view: ClusterSnapshot, job: str, nodes: int) -> tuple[Action, ...]:
-    """What the scheduler does when a person asks for so many nodes; empty where it refuses that."""
-    now = next((one.nodes for one in view.jobs if one.id == job), 0)
-    if not now or now == nodes or nodes - now > max(0, view.idle_nodes):
+    """What the scheduler does when a person asks for so many nodes; empty where it refuses that for good."""
+    asked = next((one for one in view.jobs if one.id == job), None)
+    if asked is None or not asked.nodes or nodes - asked.nodes > max(0, view.idle_nodes):
         return ()
     reason = Reason(ReasonCode.USER_REQUEST, f"the user asked for {counted(nodes)}", {"nodes": nodes})
-    kind = Shrink if nodes < now else Expand
-    return (kind(job=job, nodes=nodes, reason=reason),)
+    kind: type[Shrink] | type[Expand] = Shrink if nodes < asked.nodes else Expand
+    action = kind(job=job, nodes=nodes, reason=reason)
+    # as though no round were under way: that may have ended by when a person has agreed
+    facts = Facts(id=job, request=asked, state="running", nodes=asked.nodes, is_default=asked.is_default)
+    return () if refusal(action, facts, locked=False) else (action,)
 
 
 def _under_way(row: Mapping[str, Any], job: str, nodes: int) -> Mapping[str, Any]:

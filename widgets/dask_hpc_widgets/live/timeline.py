@@ -218,11 +218,11 @@ class TimelinePart:
         """What is predicted."""
         return self._forecast
 
-    def answered(self, job: str, text: str, confirm: str = "", came: bool = False) -> None:
+    def answered(self, job: str, text: str, confirm: str = "", came: bool = False, nodes: str = "") -> None:
         """Tell what a person has asked about a job, a line a sentence; see `live.acts.Told`."""
         if AnyWidget is not None:
             told = {"why": printable(job), "text": printable(text)[:_ANSWER]}
-            self.box.send({**told, "confirm": confirm, "came": came})
+            self.box.send({**told, "confirm": confirm, "came": came, "nodes": nodes})
 
     def _asked(self, content: Mapping[str, Any], why: Why, act: Act = lambda content: None) -> None:
         """The browser has lost something, or a person has chosen a job."""

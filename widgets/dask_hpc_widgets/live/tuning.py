@@ -227,6 +227,8 @@ class Tuning:
             self._set_busy(False)
             self._report(running)
             found = changes(self.model.running, spec)
+            if isinstance(now, Effect):
+                now = replace(now, more=_gone(self.model.running))
             if isinstance(now, Exception):
                 self._say(markup.alert(f"nothing was changed: {type(now).__name__}: {now}"))
             elif done == self._reverted and self.model.previous != spec:
@@ -237,7 +239,7 @@ class Tuning:
                 stays = title(self.model.running)
                 told = f"{title(spec)} fails on the present state: {now.failure}. {stays} stays."
                 self._say(markup.alert(told))
-            elif asked := _asked(now, self.model.running, agreed):
+            elif asked := _asked(now, agreed):
                 self._ask(_difference(found), asked, _items(now.gives))
                 self._agree = lambda: self._change(spec, word, done, now)
             else:
@@ -357,11 +359,15 @@ def _difference(found: tuple[Edit, ...]) -> Markup:
     return markup.table(columns, rows, "What is changed")
 
 
-def _asked(now: Effect, running: Mapping[str, Any], agreed: Effect | None) -> Markup:
-    """What a person is asked before a change; empty when nothing is lost by it that was not agreed to."""
+def _gone(running: Mapping[str, Any]) -> str:
+    """What a change loses for good besides nodes; empty: nothing."""
     gone = f"{title(running)} is an object that only the cluster has and cannot be brought back."
-    text = question(now, agreed, gone if is_custom(running) else "")
-    if not text:
+    return gone if is_custom(running) else ""
+
+
+def _asked(now: Effect, agreed: Effect | None) -> Markup:
+    """What a person is asked before a change; empty when nothing is lost by it that was not agreed to."""
+    if not (text := question(now, agreed)):
         return Markup()
     return markup.element("p", markup.strong(text)) + _items([loss.text for loss in now.takes])
 

@@ -8,7 +8,7 @@ function question(state, model) {
   const cancel = made("button", { type: "button", title: "Asks first, and says what is lost" }, "Cancel job");
   const answer = made("div", { role: "status", class: "answer" });
   const sure = made("div", { class: "question", role: "group" });
-  let waits = "", asked = null, count = "";
+  let waits = "", asked = null;
   sure.hidden = true;
   const send = (id, what, message, from) => {
     const one = state.jobs.find((job) => job.id === id);
@@ -37,8 +37,7 @@ function question(state, model) {
   ask.addEventListener("click", () => about(choose.value));
   choose.addEventListener("change", () => { sure.hidden = true; bounds(); });
   resize.addEventListener("click", () => {
-    count = nodes.value;
-    send(choose.value, `Asked for ${count} nodes for`, { ask: "resize", nodes: count }, resize);
+    send(choose.value, `Asked for ${nodes.value} nodes for`, { ask: "resize", nodes: nodes.value }, resize);
   });
   cancel.addEventListener("click", () => send(choose.value, "Asked what is lost with", { ask: "cancel" }, cancel));
   const box = made("div", { class: "question" }, made("label", {}, "Job ", choose), ask, made("label", {}, "Nodes ", nodes), may, resize, cancel);
@@ -53,10 +52,10 @@ function question(state, model) {
     }
     bounds();
   };
-  // A yes is about the job that the question named, and the nodes that were typed then, whatever is chosen meanwhile.
-  const confirm = (id, what) => {
+  // A yes is about the job and the nodes that the question named, whatever is chosen and typed meanwhile.
+  const confirm = (id, what, size) => {
     const one = state.jobs.find((job) => job.id === id), name = one ? one.name : id;
-    const cancels = what === "cancel", size = count;
+    const cancels = what === "cancel";
     const keep = made("button", { type: "button" }, "Keep it");
     const yes = made("button", { type: "button" }, cancels ? `Cancel ${name} for good` : "Go ahead");
     keep.addEventListener("click", () => {
@@ -85,7 +84,12 @@ function question(state, model) {
       return;
     }
     answer.replaceChildren(...lines.map((line) => made("p", {}, line)), ...others);
-    if (message.confirm) confirm(message.why, message.confirm);
+    if (message.confirm) confirm(message.why, message.confirm, message.nodes);
+    else if (!sure.hidden) {
+      // the question that these buttons answer is not there any more
+      if (sure.contains(sure.getRootNode().activeElement)) choose.focus();
+      sure.hidden = true;
+    }
   };
   const whole = made("div", {}, box, answer, sure);
   return { box: whole, about, follow, show };
