@@ -51,6 +51,7 @@ def test_the_best_is_better_than_what_runs_or_nobody():
     assert found.best("job:j-1") is None
     assert found.best("job:gone") is None
     outcome = found.what_if(best)
+    assert "_html" in vars(outcome), "made beside the loop of the kernel, as all of it is"
     assert list(outcome.runs) == ["fcfs, as it runs", f"{best.name}, as chosen"]
     html = found.html("job:j-2", "End of B <b>")
     assert "fcfs, as it runs" in html
@@ -104,6 +105,18 @@ def test_those_that_leave_other_jobs_rank_by_the_jobs_that_end_under_all_of_them
     assert found.best("mean_turnaround_s") is found.tried[2]
     assert [one for one, _ in found.ranked("makespan_s")] == [found.tried[i] for i in (2, 0, 1)]
     assert "8.33 min</td>" in found.html("mean_turnaround_s", "x"), "of all jobs"
+
+
+def test_one_under_which_fewer_jobs_end_is_not_best_where_the_others_have_none_in_common():
+    made = try_all(STATE, ROWS, FCFS, ASSUMED_S)
+    present, other, fewer = made.tried[:3]
+    present = leaving(present, a=1, b=2, c=None, d=None)
+    other = leaving(other, a=None, b=None, c=1, d=2)
+    fewer = leaving(fewer, a=1, b=None, c=None, d=None)
+    found = replace(made, tried=(present, other, fewer), count=3)
+    for goal in ("mean_turnaround_s", "makespan_s"):
+        assert found.ranked(goal)[-1] == (found.tried[2], 1.0)
+        assert found.best(goal) is None
 
 
 def test_a_job_that_never_ends_under_a_policy_is_in_the_table_and_last():

@@ -116,7 +116,9 @@ class Ranking:
         runs, present = next((pair for pair in every if pair[0].runs), (None, inf))
         if not ranked or runs is None or runs.unended(goal) > ranked[0][0].unended(goal):
             return ranked[0][0] if ranked else None
-        first, least = next((pair for pair in ranked if _compare(goal, pair[0], runs)), (None, inf))
+        # nor one under which fewer end, where those that leave as many as what runs have no job in common
+        left = [pair for pair in ranked if pair[0].unended(goal) <= runs.unended(goal)]
+        first, least = next((pair for pair in left if _compare(goal, pair[0], runs)), (None, inf))
         return None if present < inf and present - least <= _SAME * present else first
 
     def what_if(self, chosen: Tried) -> WhatIf:
@@ -124,12 +126,15 @@ class Ranking:
         runs = {f"{one.name}, as it runs": one.result for one in self.tried if one.runs and one.result}
         assert chosen.result is not None, "only what has a result ranks"
         runs[f"{chosen.name}, as chosen"] = chosen.result
-        return WhatIf(
+        found = WhatIf(
             runs=runs,
             knowledge=self.knowledge,
             forecast=picture_of(runs, self.view),
             notes=tuple(left_out(self.view)),
         )
+        # here, beside the loop of the kernel
+        found.html()
+        return found
 
     def _over(self, goal: str) -> dict[str, str]:
         """Of policies that are compared over some of their jobs that end alone: over how many, by name."""
