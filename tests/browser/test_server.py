@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -54,6 +55,28 @@ def test_it_has_nothing_of_whoever_runs_it_and_ends_with_its_kernels_also_when_a
     assert not folder.exists()
     with pytest.raises(urllib.error.URLError):
         urllib.request.urlopen(lab.url, timeout=5)
+
+
+def test_the_kernel_that_is_to_wait_is_not_ended_before_its_id_is_told(monkeypatch):
+    lab = lab_server.JupyterServer([])
+    kernels, ended, asked = [], [], threading.Event()
+
+    def call(path, method="GET", body=None):
+        if method == "POST":
+            kernels.append({"id": "spare"})
+            # it is there, and who asks now is told of it
+            asked.wait(0.3)
+            return kernels[-1]
+        if method == "DELETE":
+            ended.append(path)
+        asked.set()
+        return kernels
+
+    monkeypatch.setattr(lab, "_call", call)
+    lab.reserve()
+    lab.shut_kernels()
+    assert lab._spare == "spare"
+    assert ended == []
 
 
 def test_nobody_gets_in_without_the_token(server):

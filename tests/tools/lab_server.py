@@ -70,6 +70,8 @@ class JupyterServer:
         self._process: subprocess.Popen[bytes] | None = None
         #: Id of a kernel that waits for a notebook.
         self._spare = ""
+        #: Starts that kernel.
+        self._reserving: threading.Thread | None = None
         #: Where it is reached, ending in a slash.
         self.url = ""
 
@@ -133,7 +135,8 @@ class JupyterServer:
         self._call("api/kernels", "POST")
 
     def begin(self, notebook: str) -> None:
-        """Give a notebook that a page is about to show the spare kernel, or start one; nobody waits."""
+        """Give a notebook that a page is about to show the spare kernel, or start one, beside the caller."""
+        self._reserved()
         spare, self._spare = self._spare, ""
         session: dict[str, object] = {"path": notebook, "name": notebook, "type": "notebook"}
         session["kernel"] = {"id": spare} if spare else {"name": "python3"}
@@ -145,10 +148,13 @@ class JupyterServer:
 
     def reserve(self) -> None:
         """Start a kernel for the notebook that comes next; nobody waits for that."""
-        threading.Thread(target=self._reserve, daemon=True).start()
+        self._reserved()
+        self._reserving = threading.Thread(target=self._reserve, daemon=True)
+        self._reserving.start()
 
     def shut_kernels(self) -> None:
         """Have all kernels but the spare one end; nobody waits for that: who is left is ended by `stop`."""
+        self._reserved()
         for kernel in self._call("api/kernels"):
             if kernel["id"] != self._spare:
                 threading.Thread(target=self._shut, args=(kernel["id"],), daemon=True).start()
@@ -179,6 +185,11 @@ class JupyterServer:
         # else the page does
         with suppress(OSError, http.client.HTTPException):
             self._call("api/sessions", "POST", session)
+
+    def _reserved(self) -> None:
+        """Wait until it is known which kernel is the spare one: it is there before its id is told."""
+        if self._reserving is not None:
+            self._reserving.join()
 
     def _reserve(self) -> None:
         with suppress(OSError, http.client.HTTPException):
