@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import ipywidgets
 import pytest
 from markupsafe import escape
@@ -57,7 +59,7 @@ def test_a_policy_that_cannot_be_made_is_not_chosen_and_the_form_shows_what_is(m
     create = registry.create
 
     def failing(spec, **more):
-        if spec == "fair":
+        if spec in ("fair", Path("fair.yaml")):
             raise ZeroDivisionError("<b>")
         return create(spec, **more)
 
@@ -66,6 +68,10 @@ def test_a_policy_that_cannot_be_made_is_not_chosen_and_the_form_shows_what_is(m
     form.policy.value = "fair"
     assert (form.policy.value, form.model.spec()["policy"], told) == ("fcfs", "fcfs", [])
     assert "not chosen: fair: ZeroDivisionError: &lt;b&gt;" in form.about.value
+    form.path.value = "fair.yaml"
+    form.load.click()
+    assert (form.policy.value, form.model.spec()["policy"], told) == ("fcfs", "fcfs", [])
+    assert "not loaded: ZeroDivisionError: &lt;b&gt;" in form.about.value
 
 
 @pytest.mark.parametrize(("name", "one"), FIELDS, ids=IDS)

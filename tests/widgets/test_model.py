@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from dask_hpc_policies import registry
@@ -48,6 +50,21 @@ def test_a_refused_load_changes_nothing():
     with pytest.raises(ValueError, match="nothing-such"):
         model.load("nothing-such")
     assert model.spec() == before
+
+
+def test_a_policy_is_anybodys_code_and_may_raise_anything(monkeypatch):
+    def boom(*policy, **typed):
+        raise ZeroDivisionError("boom")
+
+    model = PolicyModel(CALM)
+    monkeypatch.setattr(registry, "updated", boom)
+    assert model.type("cooldown_s", "2 min") == "ZeroDivisionError: boom"
+    assert model.errors == {"": "ZeroDivisionError: boom"}
+    model = PolicyModel(CALM)
+    monkeypatch.setattr(registry, "create", lambda source: SimpleNamespace(parameters=5))
+    with pytest.raises(TypeError):
+        model.load("easy")
+    assert model.spec() == CALM, "refused: nothing changes"
 
 
 @pytest.mark.parametrize(("name", "one"), FIELDS, ids=[f"{name}-{one.name}" for name, one in FIELDS])

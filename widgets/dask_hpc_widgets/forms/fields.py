@@ -14,7 +14,7 @@ from dask_hpc_policies import registry
 from dask_hpc_policies.params import Parameter
 from dask_hpc_widgets.base import controls as widgets
 from dask_hpc_widgets.base import markup
-from dask_hpc_widgets.forms.model import PolicyModel, is_custom, title
+from dask_hpc_widgets.forms.model import PolicyModel, is_custom, refused, title
 
 #: Values of the choice of policies that are no names.
 _RUNNING, _FILE = "\0running", "\0file"
@@ -229,8 +229,7 @@ class PolicyForm:
         except Exception as error:
             # a policy may be anybody's code: the one that was chosen before stays, and is shown
             self.refresh()
-            why = f"{type(error).__name__}: {error}"
-            self.about.value = markup.part(markup.alert(f"not chosen: {chosen}: {why}"))
+            self.about.value = markup.part(markup.alert(f"not chosen: {chosen}: {refused(error)}"))
             return
         self._choice = chosen
         self.refresh()
@@ -244,8 +243,8 @@ class PolicyForm:
         try:
             path = self._named_file()
             self.model.load(path)
-        except (ValueError, RuntimeError) as error:  # also a user that is not there, and YAML without end
-            self.about.value = markup.part(markup.alert(f"not loaded: {error}"))
+        except Exception as error:  # also a user that is not there, and YAML without end
+            self.about.value = markup.part(markup.alert(f"not loaded: {refused(error)}"))
             return
         self._choice, self._file = _FILE, path.name
         self.refresh()
@@ -259,8 +258,8 @@ class PolicyForm:
             if path.exists() and not self.replace.value:
                 raise ValueError(f"{path} is there already: tick 'Replace the file', or choose another name")
             self.model.save(path)
-        except (ValueError, OSError, RuntimeError) as error:
-            self.about.value = markup.part(markup.alert(f"not saved: {error}"))
+        except Exception as error:
+            self.about.value = markup.part(markup.alert(f"not saved: {refused(error)}"))
             return
         self.replace.value = False
         self.about.value = markup.part(markup.soft(f"Saved as {path}."))

@@ -58,13 +58,14 @@ class PolicyModel:
         Raises
         ------
         ValueError
-            When `source` is no policy; the message says why.
+            When `source` is no policy; the message says why. Whatever a policy raises when it is made is
+            raised; see `refused`.
         """
         policy = registry.create(source)
-        self._policy = policy
-        self.parameters = Parameters(getattr(policy, "parameters", ()))
+        parameters, texts = Parameters(getattr(policy, "parameters", ())), _texts(policy)
+        self._policy, self.parameters = policy, parameters
         #: What is typed in each field, by name of the parameter.
-        self.texts = _texts(policy)
+        self.texts = texts
         self._loaded = dict(self.texts)
 
     def type(self, name: str, text: str) -> str:
@@ -99,8 +100,8 @@ class PolicyModel:
         if not found:
             try:
                 self._chosen()
-            except ValueError as error:
-                found[""] = str(error)
+            except Exception as error:
+                found[""] = refused(error)
         return found
 
     def spec(self) -> dict[str, Any]:
@@ -184,6 +185,14 @@ def is_custom(spec: Mapping[str, Any]) -> bool:
         # anybody's code may raise anything
         return True
     return False
+
+
+def refused(error: Exception) -> str:
+    """Why a policy cannot be had, in words, whatever was raised: it may be anybody's code.
+
+    What refuses a value or a file says all in its message; of anything else the kind is said, too.
+    """
+    return str(error) if isinstance(error, (ValueError, OSError)) else f"{type(error).__name__}: {error}"
 
 
 def title(spec: Mapping[str, Any]) -> str:
