@@ -142,7 +142,12 @@ class Process:
             raise self._over(cpu_s) from None
         assert child.stdout is not None
         for line in child.stdout:
-            answer = json.loads(line)
+            try:
+                answer = json.loads(line)
+            except ValueError:
+                # it was ended amid its answer
+                child.kill()
+                break
             if "progress" in answer:
                 if progress is not None:
                     progress(answer["progress"])

@@ -33,7 +33,7 @@ from dask_hpc.wire import HEARTBEAT
 from dask_hpc.worker.fetching import Patience, ask, be_patient, silent
 from dask_hpc.worker.host_process import HostProcess
 from dask_hpc.worker.left_behind import MANAGER, TARGET, LeftBehind, Owner, write_owner
-from dask_hpc.worker.managers import listening, reserved, started, wanted
+from dask_hpc.worker.managers import in_turn, listening, reserved, started, wanted
 from dask_hpc.worker.node import node_settings
 from dask_hpc.worker.pulling import Offers
 from dask_hpc.worker.serving import served
@@ -43,8 +43,8 @@ logger = logging.getLogger("distributed.dask_hpc")
 
 #: A manager has read what it was offered by then, at least and by bytes per second, in seconds.
 _LEAST_S, _SLOWEST = 30.0, 50e6
-#: One that was killed is started anew after that, and when it does not come up, so much later, in seconds.
-_DOWN_S, _AGAIN_S = 1.0, 10.0
+#: One that was killed is started anew after that, in seconds; when it does not come up, see `in_turn`.
+_DOWN_S = 1.0
 #: A block in parts, the digest of what is opaque, and the type of the value.
 _Made = tuple[list[memoryview], str | None, str]
 #: Section of the heartbeats.
@@ -71,9 +71,9 @@ class ManagerSection:
         self._address: str | None = None
         #: What managers may have of the memory of the host, as they were told last.
         self._share = 0.0
-        #: Since when managers that hold something are not there, and one of them on its way back.
+        #: Since when managers that hold something are not there, and those of them on their way back.
         self._down_s: dict[HostProcess, float] = {}
-        self._reviving: asyncio.Task[None] | None = None
+        self._reviving: dict[HostProcess, asyncio.Task[None]] = {}
         #: Managers of earlier clusters that this one has taken over.
         self._taken: list[HostProcess] = []
         self.left_behind = LeftBehind(worker, self.take)
@@ -90,10 +90,13 @@ class ManagerSection:
         held, on_disk, limits = 0, 0, [0]
         for folder in folders:
             # it may end
-            with suppress(OSError, ValueError):
+            with suppress(OSError, ValueError, KeyError):
                 held += held_bytes(folder)
                 on_disk += disk_bytes(folder)
-                limits.append(int(listening(Path(folder)).get("limit_bytes", 0)))
+                said = listening(Path(folder))
+                limits.append(int(said.get("limit_bytes", 0)))
+                if self._address is not None and folder == str(self.folder):
+                    self._address = str(said["address"])  # another worker may have had it started anew
         told: dict[str, Any] = {"host": self._host or socket.gethostname()}
         told |= {"held_bytes": held, "disk_bytes": on_disk, "limit_bytes": max(limits)}
         if hang := silent():
@@ -104,8 +107,8 @@ class ManagerSection:
         """Be no worker of it any more."""
         self.left_behind.stop()
         self.offers.stop()
-        if self._reviving is not None:
-            self._reviving.cancel()
+        for reviving in self._reviving.values():
+            reviving.cancel()
         for process in [self._process, *self._taken]:
             if process is not None:
                 process.stop()
@@ -158,14 +161,16 @@ class ManagerSection:
         self._down_s = {each: self._down_s.get(each, now_s) for each in down}
         for process, since_s in self._down_s.items():
             # whoever ends one for good removes its folder a moment later
-            if now_s - since_s >= _DOWN_S and (self._reviving is None or self._reviving.done()):
-                self._down_s[process] = now_s + _AGAIN_S
-                self._reviving = asyncio.ensure_future(self._revived(process))
+            under_way = self._reviving.get(process)
+            if now_s - since_s >= _DOWN_S and (under_way is None or under_way.done()):
+                self._reviving[process] = asyncio.ensure_future(self._revived(process))
 
     async def _revived(self, process: HostProcess) -> None:
         try:
-            await self._home(process, self._share)
-            logger.info("The manager of %s was gone, and is there again", process.folder)
+            with in_turn(process.folder) as mine:
+                if mine:
+                    await self._home(process, self._share)
+                    logger.info("The manager of %s was gone, and is there again", process.folder)
         except (CheckpointError, OSError) as error:
             logger.warning("The manager of %s is gone, with what it holds: %s", process.folder, error)
 

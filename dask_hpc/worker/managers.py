@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import hashlib
 import json
 import logging
 import os
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,9 @@ logger = logging.getLogger("distributed.dask_hpc.managers")
 _STARTS_S, _LOOK_S = 30.0, 0.02
 #: One that was started and does not run is started anew, in seconds.
 _AGAIN_S = 3.0
+#: One that was killed and does not come up is tried again after that, twice that and so on, in seconds.
+_REVIVED_S, _REVIVED_MOST_S = 10.0, 300.0
+_TURN = "revive.lock"
 
 
 def wanted(secure: bool, host: str, share: float, security: Any, label: str | None) -> dict[str, Any]:
@@ -82,6 +87,42 @@ async def started(process: HostProcess, told: Mapping[str, Any], who: str) -> st
             await asyncio.to_thread(process.start)
         await asyncio.sleep(_LOOK_S)
     return str(said["address"])
+
+
+@contextmanager
+def in_turn(folder: Path) -> Iterator[bool]:
+    """Whether it is up to us to start a manager that was killed; what is done then raises when it fails.
+
+    Of all workers of a host one does at a time. After each failure all of them wait twice as long as before,
+    for one that cannot come up: whoever is there keeps its folder.
+
+    Raises
+    ------
+    OSError
+        When the folder is gone.
+    """
+    file = os.open(folder / _TURN, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        # whoever has failed last says how long all wait since then
+        wait_s = float(os.pread(file, 20, 0) or 0)
+        if 0 <= time.time() - os.fstat(file).st_mtime < wait_s:
+            yield False
+            return
+        try:
+            yield True
+        except (CheckpointError, OSError):
+            wait_s = min(max(_REVIVED_S, 2 * wait_s), _REVIVED_MOST_S)
+            os.ftruncate(file, 0)
+            os.pwrite(file, f"{wait_s:g}".encode(), 0)
+            raise
+        os.ftruncate(file, 0)
+    finally:
+        os.close(file)
 
 
 async def reserved(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -112,6 +113,30 @@ def test_time_is_kept_for_writing() -> None:
     assert part.writing_s(10**9, within_s=60.0) == 20.0  # twice what 100 MB/s take
     assert part.writing_s(10**12, within_s=60.0) == 30.0  # half of what there is
     assert part.writing_s(0, within_s=1.0) == 0.5
+
+
+def test_a_mount_that_hangs_is_not_asked_once_more_before_it_answers() -> None:
+    part, gate = _part(), threading.Event()
+    asked: list[bool] = []
+    part._own = {"/store": "/store/mine"}
+    part._used.touch = lambda: asked.append(gate.wait(20))  # type: ignore[method-assign]
+
+    async def run() -> None:
+        for _ in range(3):
+            part._touch()
+            assert part._touching is not None, "it looks again"
+            part._touching.cancel()
+        gate.set()
+        assert part._touched is not None
+        await part._touched
+        assert asked == [True]
+        part._touch()
+        await part._touched
+        assert asked == [True, True]
+        part._own = {}
+        part._rest()
+
+    asyncio.run(run())
 
 
 @given(st.lists(st.integers(0, 100 << 20), max_size=60))

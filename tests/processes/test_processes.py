@@ -46,6 +46,13 @@ def spins_in_compiled_code(arguments, tell):
     tell(os.getpid())
     sum(range(10**13))
 
+def half(arguments, tell):
+    [say] = [each.cell_contents for each in tell.__closure__]
+    [answers] = [each.cell_contents for each in say.__closure__]
+    answers.write('{"result": [1, 2')
+    answers.flush()
+    time.sleep(60)
+
 def modules(arguments, tell):
     return sorted(sys.modules)
 
@@ -138,6 +145,14 @@ def test_a_call_can_be_cancelled_and_the_next_one_is_answered(called: str, proce
     assert "ended" in said[0]
     assert process.call(f"{called}:same", {}) == {}
     assert not psutil.pid_exists(pids[0])
+
+
+def test_one_that_is_ended_amid_its_answer_is_told_of_as_any_other(called: str, process: Process) -> None:
+    first = process.call(f"{called}:steps", {"steps": 0})
+    with pytest.raises(ProcessError, match=r"did not answer within 0\.5 s"):
+        process.call(f"{called}:half", {}, wall_s=0.5)
+    assert not psutil.pid_exists(first)
+    assert process.call(f"{called}:steps", {"steps": 0}) != first
 
 
 def test_a_closed_process_is_gone_and_takes_no_call(called: str) -> None:

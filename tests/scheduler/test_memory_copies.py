@@ -315,7 +315,7 @@ async def test_a_store_that_fails_once_is_told_where_managers_are_with_the_next_
     # one whose mount hangs, whoever else asks it, keeps no version from the memory of hosts
     gate = threading.Event()
     monkeypatch.setattr(store_threads, "PATIENCE_S", 0.05)
-    monkeypatch.setattr(of(s).commits._memory, "_saved", None)
+    of(s).commits._memory._listed.clear()
     hang = [asyncio.ensure_future(store_threads.in_store(gate.wait, 60)) for _ in range(50)]
     try:
         commit = await rt.checkpoint(data, "data", levels=["L1"])

@@ -60,6 +60,7 @@ class Departing:
         self._own: dict[str, str] = {}
         self._used = passing.Owned()
         self._touching: asyncio.TimerHandle | None = None
+        self._touched: asyncio.Future[None] | None = None
         #: Such folders from before, which could not be deleted.
         self._stale: set[str] = set()
         #: Folders in them that results may be read from.
@@ -228,9 +229,9 @@ class Departing:
         """Say that what is on disk is in use, as long as it is."""
         self._touching = None
         if self._own or self._stale:
-            task = asyncio.ensure_future(in_store(self._used.touch))
-            self._background.add(task)
-            task.add_done_callback(self._background.discard)
+            # a mount that hangs would keep one more thread each time
+            if self._touched is None or self._touched.done():
+                self._touched = asyncio.ensure_future(in_store(self._used.touch))
             self._touch_later()
 
     def _rest(self) -> None:

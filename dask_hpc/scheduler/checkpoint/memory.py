@@ -15,7 +15,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dask_hpc.checkpoint import whereabouts
 from dask_hpc.checkpoint.blobs import Home
 from dask_hpc.checkpoint.plan import Array, Plan
 from dask_hpc.checkpoint.record import Record, made
@@ -23,7 +22,7 @@ from dask_hpc.checkpoint.whereabouts import Whereabouts
 from dask_hpc.errors import CheckpointError
 from dask_hpc.scheduler.checkpoint.asked import managers_of
 from dask_hpc.scheduler.checkpoint.dropping import Dropping
-from dask_hpc.scheduler.checkpoint.store_threads import in_store, soon
+from dask_hpc.scheduler.checkpoint.listed import Listed
 from dask_hpc.scheduler.checkpoint.writing import Block, Writing
 from dask_hpc.scheduler.tables.state import State
 from dask_hpc.scheduler.tables.watched import Watched
@@ -87,8 +86,8 @@ class Memory:
         self.records: dict[str, Record] = {}
         #: Of those, which an earlier scheduler has left and nobody has asked for yet.
         self.untouched: set[str] = set()
-        #: The store that says where the managers are, and which.
-        self._saved: tuple[str, set[Home]] | None = None
+        #: Stores that say where the managers are.
+        self._listed: dict[str, Listed] = {}
         self._dropping = Dropping(state.scheduler)
         #: Those that have ended while somebody may still have been writing: told with the next one.
         self._over: deque[str] = deque(maxlen=_REMEMBERED)
@@ -296,18 +295,14 @@ class Memory:
 
     async def _save(self) -> None:
         """Have the store say where the managers are, if there is one."""
-        homes = {home for record in self.records.values() for home in record.all_homes}
         store = self._state.settings.checkpoint_store
-        if store is None or (store, homes) == self._saved:
+        if store is None:
             return
-        listed = tuple(sorted(homes, key=_address))
-        told = Whereabouts(self._scheduler.id, self._scheduler.address, listed)
-        try:
-            await soon(whereabouts.save, store, told)  # what is in memory needs no store
-        except OSError as error:
-            logger.warning("The store does not say where managers are: %s", error)
-            return  # with the next version once more
-        self._saved = store, homes
+        homes = {home for record in self.records.values() for home in record.all_homes}
+        me, listed = self._scheduler.id, tuple(sorted(homes, key=_address))
+        if store not in self._listed:
+            self._listed[store] = Listed(store, me)
+        await self._listed[store].want(Whereabouts(me, self._scheduler.address, listed))
 
     def take_over(self, record: Record) -> None:
         """A version that an earlier scheduler has had written is this one's from now on."""
@@ -378,10 +373,9 @@ class Memory:
             if version not in self.untouched:
                 for home, segments in homes.items():
                     self._dropping.drop(home, segments if closes else (), version)
-        if self._saved is not None:
+        for listed in self._listed.values():
             # a store may take its time
-            self._dropping.later(in_store(whereabouts.forget, self._saved[0], self._scheduler.id))
-            self._saved = None
+            self._dropping.later(listed.want(None))
         self._segments.clear()
         self.records.clear()
         self._watched.leave(self)
