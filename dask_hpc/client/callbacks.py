@@ -29,7 +29,8 @@ async def call_all(
                 found = callback(step, dataset(step))
             else:
                 found, why = await asyncio.to_thread(_called, callback, step, dataset(step))
-            if inspect.isawaitable(found):  # also of what was not seen to be a coroutine function
+            # also of what was not seen to be a coroutine function; a future of the cluster is a result
+            if inspect.iscoroutine(found):
                 await found
         except (Exception, asyncio.CancelledError, SystemExit) as error:  # whatever a user's function raises
             if isinstance(error, asyncio.CancelledError) and is_cancelled():

@@ -23,13 +23,15 @@ from dask_hpc.client.datasets import kept_dataset
 from dask_hpc.client.flow_graph import StepGraph
 from dask_hpc.client.inside import Inside
 from dask_hpc.client.readers import Reader
-from dask_hpc.client.turns import Analysis, Spawned, Turn, dropped, hand_out, lose, unneeded, value_of
+from dask_hpc.client.turns import Analysis, Spawned, Turn, hand_out, lose, unneeded, value_of
 from dask_hpc.errors import CouplingError, DaskHPCError, InstallError
 from dask_hpc.show import line
 from dask_hpc_policies.coupling import contract
 
 #: Turns whose tasks are on the scheduler beyond what the queue may hold; more come half of them at a time.
 _AHEAD = 8
+#: Why no step can come any more whose tasks nobody here has let go of.
+_GONE = "the cluster was restarted, or somebody has cancelled the tasks of steps that come"
 
 
 class Flow:
@@ -257,6 +259,11 @@ class Flow:
             self._layout = said["layout"]
         elif kind == "failed":
             self._finished(said["reason"])
+        elif kind == "gone":
+            # nobody here has let go of them, and steps may still come
+            if self._outcome is None and self._total is None:
+                self._finished(f"flow {self.name!r} has failed: {_GONE}")
+                await self._channel.ask("flow_close", flow=self._id, reason=self._outcome)
         elif kind == "ended":
             self._total = said["turns"]
             self._maybe_over()
@@ -326,17 +333,7 @@ class Flow:
                 return
             self._turns |= {turn: Turn([futures[key] for key in graph.keys(turn)]) for turn in turns}
             self._await_values(graph, futures)
-            self._spawn(self._watch(upto - 1))
             await self._channel.ask("flow_ahead", flow=self._id, turns=upto)
-
-    async def _watch(self, number: int) -> None:
-        """See whether the cluster lets go of a turn that nobody here has let go of: no step can come then."""
-        turn = self._turns[number]
-        lost = await dropped(turn.sources[0])
-        if lost and self._turns.get(number) is turn and self._outcome is None:
-            self._finished(why := f"flow {self.name!r} has failed: the tasks of its steps are gone: {lost}")
-            with suppress(DaskHPCError, OSError):
-                await self._channel.ask("flow_close", flow=self._id, reason=why)
 
     async def _submit(self, graph: StepGraph) -> dict[str, Future]:
         with dask.annotate(**self._annotations):

@@ -168,15 +168,6 @@ async def value_of(
     return await asyncio.shield(_asked_for(future))
 
 
-async def dropped(future: Future) -> str:
-    """Wait for what comes of a task; when that is nothing, because somebody has let go of it, why."""
-    state: Any = future._state
-    await state.wait()
-    if future.status != "cancelled":
-        return ""
-    return getattr(state.exception, "msg", None) or "somebody has cancelled them"
-
-
 async def all_there(futures: Sequence[Future]) -> str:
     """Wait until all are there; why one of them never will be, if so."""
     for future in futures:

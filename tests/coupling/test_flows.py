@@ -234,6 +234,22 @@ async def test_a_staging_node_that_is_lost_costs_no_step(c, s, a):
     await until(lambda: not (s.tasks or a.data), "no task and no data is left")
 
 
+@live(workers=1, timeout=60)
+async def test_a_step_is_done_though_its_callback_gives_a_future_of_what_never_ends(c, s, a):
+    flow, values = await started(c)
+    never = c.submit(int, 1, resources={"nobody has it": 1})
+    await flow.on_step(lambda step, ds: never)
+    async with producers(s, (0, 8)) as made:
+        await opened(made)
+        made[0].tell("many", first=0, last=3)
+        made[0].tell("close")
+        assert [each async for each in values] == [(step, float(step)) for step in range(3)]
+    assert ((await flow.status())["callback_error"], never.status) == ("", "pending")
+    never.release()
+    await flow.close()
+    await nothing_left(s, a)
+
+
 async def all_of(reader):
     return [each async for each in reader]
 

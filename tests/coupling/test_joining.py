@@ -10,7 +10,7 @@ import numpy as np
 import psutil
 import pytest
 from coupled import FIELDS, HALVES, first, opened, started
-from distributed import Client, LocalCluster, Worker
+from distributed import Client, Future, LocalCluster, Worker
 from helpers import Gate, asleep, live
 from sources import asked, nothing_left, producers, told, whole
 
@@ -20,6 +20,8 @@ from dask_hpc.errors import CouplingError
 from dask_hpc.scheduler.coupling.flow import Flow
 from dask_hpc.scheduler.rpc.service import of
 from dask_hpc.worker.coupling import receiver
+
+GONE = "flow 'heat' has failed: the cluster was restarted, or somebody has cancelled the tasks of"
 
 
 def full(slots, nbytes):
@@ -98,14 +100,34 @@ async def test_a_cluster_that_is_restarted_fails_its_flows_on_both_ends(c, s, a)
         assert await asked(made[0], "send", step=0) is True
         assert await anext(values) == (0, 0.0)
         await c.restart(wait_for_workers=False)
-        why = "flow 'heat' has failed: the tasks of its steps are gone: Scheduler has restarted."
-        with pytest.raises(CouplingError, match=why):
+        with pytest.raises(CouplingError, match=GONE):
             await anext(values)
         # its worker may take one before it is gone
         answer = [await asked(made[0], "send", step=step) for step in (1, 2)][-1]
-        assert (answer["error"], answer["text"].startswith(why)) == ("CouplingError", True)
+        assert (answer["error"], answer["text"].startswith(GONE)) == ("CouplingError", True)
     await flow.close()
     await asleep(s)
+
+
+@live(workers=2, timeout=60)
+async def test_a_cancelled_task_of_one_part_of_the_next_step_fails_the_flow_on_both_ends(c, s, a, b):
+    flow, values = await started(c)
+    async with producers(s, *HALVES) as made:
+        await opened(made)
+        for one in made:
+            one.tell("send", step=0)
+        assert [await told(one) for one in made] == [True, True]
+        assert await anext(values) == (0, 0.0)
+        (key,) = [key for key in s.tasks if key.startswith("hpc-flow-heat-") and key.endswith("-1-1")]
+        await c.cancel([Future(key, c)])
+        with pytest.raises(CouplingError, match=GONE):
+            await anext(values)
+        for one in made:
+            # two of them may be taken unasked
+            answer = [await asked(one, "send", step=step) for step in (1, 2, 3)][-1]
+            assert (answer["error"], answer["text"].startswith(GONE)) == ("CouplingError", True)
+    await flow.close()
+    await nothing_left(s, a, b)
 
 
 @live(workers=2, timeout=60)

@@ -114,6 +114,8 @@ class Flow:
     #: Where each producer's blocks lie by field, and the step from which on.
     lies: dict[int, tuple[int, dict[str, Place]]] = field(default_factory=dict)
     bytes: int = 0
+    #: Whether the client was told that tasks of coming steps are gone.
+    gone_told: bool = False
     #: What the client has not heard: number and event.
     events: deque[tuple[int, dict[str, Any]]] = field(default_factory=deque)
     told: int = 0
@@ -265,6 +267,17 @@ class Flow:
         if self.turns is not None:
             self.turns.done(turn)
         self.ring()
+
+    def forgotten(self, turn: int, place: int) -> None:
+        """Nobody wants any more what a place has of a turn: tell the client, once, if it is still to come.
+
+        The client knows whether it has let go of it itself, as it does when it closes the flow.
+        """
+        if self.turns is None or self.failed or self.gone_told:
+            return
+        if turn >= self.turns.given or (turn in self.turns.flight and not self.turns.has(place, turn)):
+            self.gone_told = True
+            self.say("gone")
 
     def lacked(self, step: int) -> int | None:
         """A rank that has left without sending a step; None: there is none."""

@@ -308,6 +308,9 @@ class Flows:
         """What was there may be lost; or nobody wants it any more."""
         if finish == "forgotten":
             self._watched.unwatch(key, self._moved)
+            id, turn, place = key.rsplit("-", 2)
+            if (flow := self._by_id.get(id)) is not None:
+                flow.forgotten(int(turn), int(place))
         elif start == "memory" and finish == "released":
             ts = self._scheduler.tasks.get(key)
             id, turn, place = key.rsplit("-", 2)
