@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +15,9 @@ import pytest
 import dask_hpc
 from dask_hpc.coupling.adios import shares
 from dask_hpc.coupling.kept import Kept
+from dask_hpc.worker.coupling import room
 from dask_hpc.worker.coupling.ring import Ring, RingEnd
+from dask_hpc.worker.host_process import memory_folder
 from dask_hpc_policies.coupling.contract import Field
 
 
@@ -49,6 +53,61 @@ def test_a_ring_takes_no_more_than_half_of_what_is_left_of_the_memory(monkeypatc
         refused = pytest.raises(OSError, match="a ring takes 8,192 bytes; allowed: half")
         with nullcontext() if fits else refused:
             Ring(1, 4096).opened()
+
+
+def test_rings_are_weighed_and_reserved_one_after_the_other(monkeypatch) -> None:
+    beside = []
+
+    def looked(real):
+        def look(*args):
+            other = os.open(memory_folder(), os.O_RDONLY)
+            try:
+                fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                beside.append(real.__name__)
+            finally:
+                os.close(other)
+            return real(*args)
+
+        return look
+
+    monkeypatch.setattr(psutil, "virtual_memory", looked(psutil.virtual_memory))
+    monkeypatch.setattr(os, "posix_fallocate", looked(os.posix_fallocate))
+    for _ in range(2):
+        Ring(1, 4096).opened()
+    assert beside == ["virtual_memory", "posix_fallocate"] * 2
+
+
+def test_a_folder_that_somebody_keeps_locked_is_not_waited_for_for_ever(monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(room, "_LOCK_S", 0.02)
+    with room.alone(tmp_path), pytest.raises(OSError, match="locked by others"):
+        room.alone(tmp_path).__enter__()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("told", "folder", "limit", "used", "files"),
+    [
+        ("0::/job/step", "job", "max", "current", "inactive_file"),
+        ("4:cpu,memory:/a\n0::/", "memory/a", "limit_in_bytes", "usage_in_bytes", "total_inactive_file"),
+        # a container sees its own group as the topmost, whatever it is told of it
+        ("0::/../host/group", ".", "max", "current", "inactive_file"),
+    ],
+)
+def test_no_more_is_left_than_a_memory_group_has(told, folder, limit, used, files, tmp_path: Path) -> None:
+    mine, group = tmp_path / "mine", tmp_path / "groups" / folder
+    group.mkdir(parents=True)
+    mine.write_text(f"{told}\n")
+    free = room.left_bytes(mine, tmp_path / "groups")
+    (group / f"memory.{limit}").write_text("1000000\n")
+    (group / f"memory.{used}").write_text("700000\n")
+    (group / "memory.stat").write_text(f"anon 1\n{files} 50000\n")
+    assert free > 2**20
+    assert room.left_bytes(mine, tmp_path / "groups") == 350_000
+    (group / f"memory.{used}").write_text("1200000\n")
+    assert room.left_bytes(mine, tmp_path / "groups") == 0
+    (group / f"memory.{limit}").write_text("max\n")
+    assert room.left_bytes(mine, tmp_path / "groups") > 2**20
 
 
 def test_a_step_can_be_sent_again_until_its_slot_is_free() -> None:

@@ -18,9 +18,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import psutil
-from distributed.system import MEMORY_LIMIT
 
+from dask_hpc.worker.coupling.room import alone, left_bytes
 from dask_hpc.worker.host_process import memory_folder
 
 #: Slots and blocks begin at whole pages.
@@ -34,6 +33,24 @@ _SHARE = 0.5
 def paged(nbytes: int) -> int:
     """Bytes in whole pages."""
     return max(1, -(-nbytes // _PAGE)) * _PAGE
+
+
+def _reserved(size: int) -> int:
+    """A descriptor of a file without a name that has all its memory; raises OSError as `Ring`."""
+    folder = memory_folder()
+    # what a ring beside this one is about to take is not left
+    with alone(folder):
+        # blocks that come over the connection can be moved to disk: a long window is not to end its host
+        left = left_bytes()
+        if size > _SHARE * left:
+            raise OSError(f"a ring takes {size:,} bytes; allowed: half of the {left:,} that are left here")
+        descriptor = os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(descriptor, 0, size)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
 
 
 class _Slot:
@@ -65,13 +82,8 @@ class Ring:
     def __init__(self, slots: int, slot_bytes: int) -> None:
         self.slots, self.slot_bytes = slots, paged(slot_bytes)
         size = _PAGE + slots * self.slot_bytes
-        # blocks that come over the connection can be moved to disk: a long window is not to end its host
-        left = min(psutil.virtual_memory().available, MEMORY_LIMIT)
-        if size > _SHARE * left:
-            raise OSError(f"a ring takes {size:,} bytes; allowed: half of the {left:,} that are left here")
-        self._descriptor = os.open(memory_folder(), os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        self._descriptor = _reserved(size)
         try:
-            os.posix_fallocate(self._descriptor, 0, size)
             token = secrets.token_bytes(_TOKEN_BYTES)
             os.pwrite(self._descriptor, token, 0)
             flags = mmap.MAP_SHARED | mmap.MAP_POPULATE
