@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from dask_hpc.checkpoint import metadata
+from dask_hpc.checkpoint import branch, manifest, metadata
 from dask_hpc.checkpoint.arrays import array_files, array_keys, files, plan_array
 from dask_hpc.checkpoint.checksums import crc32c
 from dask_hpc.checkpoint.dtypes import TEXT, from_json, stored, to_json
@@ -30,7 +30,7 @@ UNNAMED = "__xarray_dataarray_variable__"
 #: Most bytes of variables that are in memory: they go through the scheduler.
 MOST_IN_MEMORY = 2**28
 #: Names that the group of a version needs for itself.
-TAKEN = {metadata.DOCUMENT, "manifest.json", "past.json"}
+TAKEN = {metadata.DOCUMENT, manifest.FILE, branch.FILE}
 
 
 def describe_labelled(obj: Any, name: str) -> tuple[Plan, list[Any]] | None:

@@ -17,6 +17,7 @@ import shutil
 import uuid
 from collections.abc import Collection, Iterable
 from contextlib import suppress
+from functools import cache
 from itertools import islice
 from pathlib import Path
 
@@ -314,6 +315,7 @@ def _older(home: Path, keep: int) -> list[str]:
     if len(found) <= keep:
         return []
 
+    @cache
     def before(number: int) -> Past | None:
         try:
             return past(found[number], home.name, number)

@@ -295,7 +295,7 @@ def _noted(world: World) -> Workload:
     if left := sum(row.end_s is None for row in world.table.rows):
         notes.append(
             f"{left} of {len(workload.jobs)} jobs had not ended when nothing more could happen: means leave "
-            "them out, and compare only where as many have ended"
+            "them out, and compare only where the same jobs have ended"
         )
     power = machine.power
     if power is not None and power.busy_w < power.idle_w and not all(map(says_watts, workload.jobs)):

@@ -108,8 +108,9 @@ def in_turn(folder: Path) -> Iterator[bool]:
         except BlockingIOError:
             yield False
             return
-        # whoever has failed last says how long all wait since then
-        wait_s = float(os.pread(file, 20, 0) or 0)
+        # whoever has failed last says how long all wait since then; what cannot be read says nothing
+        said = os.pread(file, 20, 0)
+        wait_s = float(said) if said.replace(b".", b"", 1).isdigit() else 0.0
         if 0 <= time.time() - os.fstat(file).st_mtime < wait_s:
             yield False
             return

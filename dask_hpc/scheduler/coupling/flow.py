@@ -143,20 +143,12 @@ class Flow:
         """Wait until there is something that the client has not heard, and no longer than that."""
         if not self.events:
             self._news.clear()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(within_s):
-                    await self._news.wait()
+            await rung(self._news, within_s)
 
     def ring(self) -> None:
         """There may be room, or none any more: wake producers and workers, whom no other news concerns."""
         self._bell.set()
         self._bell = asyncio.Event()
-
-    async def changes(self, within_s: float) -> None:
-        """Wait for the bell, and no longer than that."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(within_s):
-                await self._bell.wait()
 
     @property
     def bell(self) -> asyncio.Event:
@@ -395,3 +387,13 @@ class Flow:
             "split": {name: self.side(name) for name in self.analyses},
             "latest": self.steps.rows(self.due),
         }
+
+
+async def rung(bell: asyncio.Event, within_s: float) -> bool:
+    """Wait for a bell; whether it was rung within so many seconds."""
+    try:
+        async with asyncio.timeout(within_s):
+            await bell.wait()
+    except TimeoutError:
+        return False
+    return True

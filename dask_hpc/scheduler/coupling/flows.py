@@ -16,7 +16,7 @@ from typing import Any, Literal
 from dask_hpc.errors import CouplingError
 from dask_hpc.scheduler.core.engine import Engine
 from dask_hpc.scheduler.coupling.again import Again
-from dask_hpc.scheduler.coupling.flow import Arrived, Flow, Layout
+from dask_hpc.scheduler.coupling.flow import Arrived, Flow, Layout, rung
 from dask_hpc.scheduler.coupling.inside import Inside
 from dask_hpc.scheduler.coupling.joining import Joining
 from dask_hpc.scheduler.coupling.splits import Splits
@@ -233,7 +233,7 @@ class Flows:
                         break
             except ValueError as error:
                 return {"refused": str(error)}
-            await found.changes(_LOOK_S)
+            await rung(found.bell, _LOOK_S)
         if verdict.ousted is not None:
             found.say("ousted", turn=verdict.ousted)
         found.begun(given)
@@ -268,7 +268,7 @@ class Flows:
                 break
             if answer == "refused":
                 return False
-            await found.changes(0.01)
+            await rung(found.bell, 0.01)
         if not found.turns.has(place, turn):  # sent again they are no more
             found.bytes += nbytes
         if found.turns.whole(place, turn):

@@ -13,7 +13,7 @@ from typing import Any
 from dask_hpc.errors import CouplingError
 from dask_hpc.scheduler.core.engine import Engine
 from dask_hpc.scheduler.coupling.again import Again
-from dask_hpc.scheduler.coupling.flow import Flow
+from dask_hpc.scheduler.coupling.flow import Flow, rung
 from dask_hpc.scheduler.coupling.workers import Workers
 from dask_hpc_policies.coupling.turns import Turns
 
@@ -72,11 +72,12 @@ class Joining:
         CouplingError
             When the flow has failed, or no worker is left.
         """
-        until_s = asyncio.get_running_loop().time() + min(within_s, _MOST_S)
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + min(within_s, _MOST_S)
         if before is not None:
             self._found(before)
         while (flow := self._named(name)) is None:
-            if not await _rung(self._bell, until_s):
+            if not await rung(self._bell, until_s - loop.time()):
                 return {"wait": f"there is no flow {name!r} (rt.couple declares one)"}
         flow.check()
         if flow.inside:
@@ -85,7 +86,7 @@ class Joining:
         if there is None or there.token != token:
             flow.admit(rank, size, token, hosts)
         while len(flow.ranks) < size:
-            if not await _rung(flow.bell, until_s):
+            if not await rung(flow.bell, until_s - loop.time()):
                 missing = next(one for one in range(size) if one not in flow.ranks)
                 return {"wait": f"rank {missing} of {size} has not come"}
             flow.check()
@@ -140,13 +141,3 @@ def _place(flow: Flow, workers: Mapping[str, Collection[str]]) -> None:
     flow.turns = Turns(flow.queue, flow.when_full, len(flow.places))
     flow.widen(flow.window)
     flow.await_all(flow.ranks)
-
-
-async def _rung(bell: asyncio.Event, until_s: float) -> bool:
-    """Wait for a bell; whether it was rung by then, on the loop's clock."""
-    try:
-        async with asyncio.timeout_at(until_s):
-            await bell.wait()
-    except TimeoutError:
-        return False
-    return True

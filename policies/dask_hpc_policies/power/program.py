@@ -70,6 +70,8 @@ class _Budget:
 
     def __init__(self, solver: Solver, limit_s: float) -> None:
         self.solver, self.limit_s, self.left_s = solver, limit_s, limit_s
+        #: Whether a waiting job was not looked at to the end.
+        self.late = False
 
     def least(self, case: Case, tight: bool, kept: float = 0.0) -> Found:
         """One program; `tight`: only allocations inside count; `kept`: a share of all time is not for it."""
@@ -98,19 +100,18 @@ def solve(problem: Problem, solver: Solver = "highs", limit_s: float = LIMIT_S) 
     if solver not in SOLVERS:
         raise ProgramError(f"solver is {solver!r}; allowed: {', '.join(SOLVERS)}")
     budget = _Budget(solver, limit_s)
-    inside, late = _first_inside(problem, budget)
-    case, found = inside or _outside_by_least(problem, budget)
-    if late and found.status == "optimal":
+    case, found = _first_inside(problem, budget) or _outside_by_least(problem, budget)
+    if budget.late and found.status == "optimal":
         # with a job that was not looked at to the end it might be inside, or nearer
         found = replace(found, status="time-limit")
     return _plan(problem, case, found)
 
 
-def _first_inside(problem: Problem, budget: _Budget) -> tuple[tuple[Case, Found] | None, bool]:
-    """The first waiting job, or several, or none, with which the draw is inside; whether the time was up."""
-    case, found, starting, late = _inside_with_one(problem, budget)
+def _first_inside(problem: Problem, budget: _Budget) -> tuple[Case, Found] | None:
+    """The first waiting job, or several, or none, with which the draw is inside."""
+    case, found, starting = _inside_with_one(problem, budget)
     if found.status != "optimal":
-        return ((case, found) if found.status == "time-limit" else None), late
+        return (case, found) if found.status == "time-limit" else None
     if problem.several:
         for job in problem.waiting:
             if starting and job not in starting:
@@ -118,21 +119,20 @@ def _first_inside(problem: Problem, budget: _Budget) -> tuple[tuple[Case, Found]
                 answer = budget.least(more, True)
                 if answer.status == "optimal":
                     case, found, starting = more, answer, [*starting, job]
-    return (case, found), late
+    return case, found
 
 
-def _inside_with_one(problem: Problem, budget: _Budget) -> tuple[Case, Found, list[PowerJob], bool]:
-    late = False
+def _inside_with_one(problem: Problem, budget: _Budget) -> tuple[Case, Found, list[PowerJob]]:
     for job in problem.waiting:
         case = make_case(problem, [job])
         found = budget.least(case, True, _FOR_RUNNING)
         if found.picks is not None:
-            return case, found, [job], False
+            return case, found, [job]
         if found.status == "time-limit":
-            late = True
+            budget.late = True
             break
     case = make_case(problem, [])
-    return case, budget.least(case, True), [], late
+    return case, budget.least(case, True), []
 
 
 def _outside_by_least(problem: Problem, budget: _Budget) -> tuple[Case, Found]:

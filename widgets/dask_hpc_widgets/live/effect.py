@@ -2,10 +2,9 @@
 
 Rules of the file: pure. The policy is asked as the scheduler asks a policy that it has just been given: about
 the state of now, with the policy's initial memory; after a resize, about the state that this leaves. A
-scheduler asks again as soon as jobs have been resized,
-so the simulator goes on from there until nobody is resized any more, or a job ends: what is told of a job is
-the size that it comes to, or where that is the one it has, the size that was decided first. What happens
-later, as jobs come and go, is no part of it.
+scheduler asks again as soon as jobs have been resized, so the simulator goes on from there until nobody is
+resized any more, or a job ends: what is told of a job is the size that it comes to, or where that is the one
+it has, the size that was decided first. What happens later, as jobs come and go, is no part of it.
 """
 
 from __future__ import annotations
