@@ -100,9 +100,7 @@ class Planner:
             except ProcessError as error:
                 if self._wanted is not None and not self._closed:
                     # the question is asked all the same: until then nobody is to wait for it
-                    logger.error("The corridor's program does not begin, and is tried again: %s", error)
-                    self.failure = str(error)
-                    self._answered()
+                    self._failed(str(error))
         while self._wanted is not None and not self._closed:
             problem, self._wanted = self._wanted, None
             self.asked += 1
@@ -116,13 +114,10 @@ class Planner:
                 if problem.max_off_nodes:
                     self._off_failed(str(error))
                     continue
-                if not self.failure:
-                    logger.error("The corridor's program has no answer, and is tried again: %s", error)
-                self.failure = str(error)
                 self._wanted = self._wanted or problem
                 self._again = asyncio.get_running_loop().call_later(self._wait_s, self._ask)
                 self._wait_s = min(2 * self._wait_s, _MOST_WAIT_S)
-                self._answered()
+                self._failed(str(error))
                 return
             self._answers[problem] = solving.answer(found)
             self.failure, self._wait_s = "", _FIRST_WAIT_S
@@ -132,6 +127,13 @@ class Planner:
         return await asyncio.to_thread(
             self._process.call, solving.SOLVED, arguments, cpu_s=_CPU_S, wall_s=_WALL_S
         )
+
+    def _failed(self, why: str) -> None:
+        """Whoever asked hears of it; the log hears of the first one."""
+        if not self.failure:
+            logger.error("The corridor's program has no answer, and is tried again: %s", why)
+        self.failure = why
+        self._answered()
 
     def _off_failed(self, why: str) -> None:
         """No such question is asked for a while; those about the corridor go on."""
