@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 
 import numpy as np
 import pytest
@@ -94,6 +95,40 @@ async def test_values_come_in_order_and_are_those_of_the_whole_field(c, s, a, b)
     assert [{name: one[name] for name in FIGURES} for one in traced[-5:]] == [
         {name: one[name] for name in FIGURES} for one in latest
     ]
+
+
+def computed(name):
+    """An analysis that notes on its worker which step it is computed for."""
+
+    def analyse(ds):
+        step = int(ds["step"][-1])
+        get_worker().order.append((step, name))
+        time.sleep(0.01)
+        return step
+
+    return analyse
+
+
+@live(workers=1, timeout=30)
+async def test_values_of_earlier_steps_are_computed_first(c, s, a):
+    rt = await dask_hpc.install(c)
+    a.order = []
+    flow = await rt.couple("heat", FIELDS, queue=3)
+    for name in "abcd":
+        await flow.analyse(computed(name), name=name)
+    # its tasks are a graph of their own
+    later = flow.results("d", timeout=30)
+    async with producers(s, (0, 8)) as made:
+        assert await told(made[0]) == "open"
+        made[0].tell("many", first=0, last=30)
+        made[0].tell("close")
+        assert [step async for step, _ in later] == list(range(30))
+        assert [await told(made[0]), await told(made[0])][1] == "closed"
+    order = [step for step, _ in a.order]
+    # what is being computed when a step comes is not stopped for it
+    assert len(order) == 4 * 30
+    assert order == sorted(order), order
+    await flow.close()
 
 
 @live(workers=2, timeout=30)

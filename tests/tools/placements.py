@@ -69,6 +69,7 @@ def any_application(chance: random.Random, most: int = 6, nodes: int = 12) -> Ap
             simulation_nodes=chance.choice([*[None] * 6, chance.randint(1, of)]),
             helper_cores=fixed,
             least_helper_cores=chance.choice([0, 0, 0, chance.randrange(cores)]) if fixed is None else 0,
+            pipelined=chance.choice([False, False, True]),
         ),
         simulation=Simulation(
             one_core_s=100.0,
@@ -126,12 +127,16 @@ def step_s(app: Application, split: Sequence[bool], nodes: int, helpers: int, mo
     second = sum(
         taking_s(one, nodes * (platform.cores if mode == "synchronous" else helpers)) for one in inside
     )
-    third = sum(
-        taking_s(one, staging * platform.cores)
-        + (one.memory_bytes if one.input_bytes is None else one.input_bytes)
+    serial_s = sum(one.one_core_s * one.serial_fraction for one in outside)
+    computing_s = sum(taking_s(one, staging * platform.cores) for one in outside) - serial_s
+    sent_s = [
+        (one.memory_bytes if one.input_bytes is None else one.input_bytes)
         / (staging * platform.bandwidth_bytes_s)
         for one in outside
-    )
+    ]
+    third = serial_s + computing_s + sum(sent_s)
+    if platform.pipelined:
+        third = serial_s + max([computing_s, *sent_s])
     return max(first + second, third) if mode == "synchronous" else max(first, second, third)
 
 

@@ -108,6 +108,7 @@ class Splits:
                 nodes_fixed=True,
                 cores_fixed=not free,
                 least_helper_cores=spare if free else 0,
+                pipelined=True,
             ),
             analyses=tuple([self._analysis(flow, name) for name in flow.analyses]),
             measured=flow.measured.view(),
@@ -130,9 +131,9 @@ class Splits:
         taken = flow.given
         if not taken:
             return known.of_analysis(seen)
-        # a block goes once to a node, whatever reads it there: each of the analyses bears its share
         step_bytes = flow.bytes / taken
-        sent = step_bytes * min(window, every) / len(flow.analyses)
+        # a step goes once, whatever windows it is in
+        sent = step_bytes * min(window, every)
         # what it reads and what it makes of that are there at once
         peak_bytes = step_bytes * window + flow.measured.value_bytes.get(name, 0.0)
         return known.after_sizes(peak_bytes, sent).of_analysis(seen)

@@ -33,6 +33,7 @@ class Values:
                 key = value_key(flow.id, turn, analysis)
                 self._awaited[key] = flow, turn, analysis
                 self._watched.watch(key, self._moved)
+                self._in_turn(key)
 
     def drop(self, flow: Flow) -> None:
         """A flow has ended."""
@@ -70,6 +71,12 @@ class Values:
             return set()
         return self.begun((turn, self.due(flow, turn)) for turn in flow.turns.flight)
 
+    def _in_turn(self, key: Any) -> None:
+        """What is there of earlier steps is analysed first: many steps are one graph, in any order."""
+        ts = self._scheduler.tasks.get(key)
+        if ts is not None and ts.state == "waiting":
+            writes.order(ts, in_turn(self._awaited[key][1]))
+
     def _forget(self, key: Any) -> None:
         self._awaited.pop(key, None)
         self._watched.unwatch(key, self._moved)
@@ -78,6 +85,8 @@ class Values:
         """It is there, or nobody wants it any more."""
         if finish == "forgotten":
             self._forget(key)
+        elif finish == "waiting":
+            self._in_turn(key)
         elif finish == "memory":
             flow, turn, analysis = self._awaited[key]
             ts = self._scheduler.tasks[key]
@@ -91,3 +100,8 @@ class Values:
                 flow.measured.value(analysis, turn, where, tuple(taken), nbytes)
                 flow.steps.value(analysis, turn, where, taken, nbytes)
             flow.say("value", turn=turn, analysis=analysis, content=metadata.pop(VALUE, None))
+
+
+def in_turn(turn: int) -> float:
+    """The place of a step's values among tasks of one graph: from 0 to 1, rising."""
+    return turn / (turn + 1)

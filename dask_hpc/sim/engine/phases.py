@@ -41,14 +41,17 @@ def taking(spec: Coupled, seed: int, lane: str, step: int, split: Split) -> tupl
     cores = staging * platform.cores
     if inside:
         cores = split.nodes * (platform.cores if synchronous else split.helper_cores)
-    took_s, samples = 0.0, list[tuple[str, Sample]]()
+    serial_s, parallel_s, sent_s, samples = 0.0, 0.0, 0.0, list[tuple[str, Sample]]()
     for one in spec.application.analyses:
         if (one.name in split.in_situ) is not inside:
             continue
         work_s = spec.work_s(one.name, one.one_core_s, step) * _noise(spec, seed, one.name, step)
         seconds = scaled(work_s, one.serial_fraction, cores)
-        # a staging node takes what it is sent, then computes
-        took_s += seconds if inside else seconds + one.sent_bytes / (platform.bandwidth_bytes_s * staging)
+        alone_s = work_s * one.serial_fraction
+        serial_s, parallel_s = serial_s + alone_s, parallel_s + seconds - alone_s
+        if not inside:
+            its_s = one.sent_bytes / (platform.bandwidth_bytes_s * staging)
+            sent_s = max(sent_s, its_s) if platform.pipelined else sent_s + its_s
         samples.append(
             (
                 one.name,
@@ -61,7 +64,10 @@ def taking(spec: Coupled, seed: int, lane: str, step: int, split: Split) -> tupl
                 ),
             )
         )
-    return took_s, tuple(samples)
+    if platform.pipelined:
+        return serial_s + max(parallel_s, sent_s), tuple(samples)
+    # a staging node takes what it is sent, then computes
+    return serial_s + parallel_s + sent_s, tuple(samples)
 
 
 def _noise(spec: Coupled, seed: int, what: str, step: int) -> float:

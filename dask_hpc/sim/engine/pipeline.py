@@ -135,6 +135,7 @@ class Pipeline:
                 nodes_fixed=platform.simulation_nodes is not None,
                 cores_fixed=platform.helper_cores is not None,
                 least_helper_cores=platform.least_helper_cores,
+                pipelined=platform.pipelined,
             ),
             analyses=tuple(
                 [

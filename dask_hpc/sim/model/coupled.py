@@ -35,7 +35,7 @@ class Coupled:
 
     How long things take is what the planner's models say (`dask_hpc_policies.placement.times`): the nodes of
     the simulation give helper cores to analyses in situ, which run one after another; staging nodes take what
-    they are sent, then compute, one analysis after another.
+    they are sent, then compute, one analysis after another, or both at once (`Platform.pipelined`).
     """
 
     #: Its name.

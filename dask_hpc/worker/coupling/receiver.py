@@ -215,8 +215,10 @@ class Receiver:
                 )
         step = place.steps.get(number)
         if step is None:
-            verdict = self._ask(place, number, message.get("again", False))
-            step = place.steps[number] = _Step(asyncio.ensure_future(verdict))
+            verdict = asyncio.ensure_future(self._ask(place, number, message.get("again", False)))
+            # whoever waits for it may be gone when it fails
+            verdict.add_done_callback(lambda task: task.cancelled() or task.exception())
+            step = place.steps[number] = _Step(verdict)
         try:
             await producer.until(step.verdict)
             turn = step.verdict.result()

@@ -60,6 +60,9 @@ class Platform:
     helper_cores: int | None = None
     #: Cores of each node of a simulation that it cannot use (asynchronous): helper cores in any case.
     least_helper_cores: int = 0
+    #: What several analyses in transit read is sent once, while they compute values of earlier steps; else,
+    #: as in the source, each takes what it reads and then computes.
+    pipelined: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

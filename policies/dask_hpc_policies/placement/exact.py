@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dask_hpc_policies.placement.application import Application, Mode
+from dask_hpc_policies.placement.application import Application, InvalidApplication, Mode
 from dask_hpc_policies.placement.many import Masks, best
 from dask_hpc_policies.placement.packs import Found, taken
 
@@ -35,8 +35,19 @@ def exact(application: Application, mode: Mode, time_limit_s: float | None = Non
     time_limit_s
         Seconds for the integer programs; the best so far is returned then, with the bound that was reached.
         An enumeration is never cut short.
+
+    Raises
+    ------
+    InvalidApplication
+        For transfers beside computing with more free analyses than are enumerated: the programs add up.
     """
     if len(application.free) > ENUMERATED:
+        if application.platform.pipelined:
+            raise InvalidApplication(
+                "platform.pipelined",
+                f"transfers beside computing are solved for up to {ENUMERATED} free analyses, not for "
+                f"{len(application.free)}; give more of them a place, or take `packs`",
+            )
         from dask_hpc_policies.placement.exact_lp import solve
 
         found, bound_s = solve(application, mode, time_limit_s)

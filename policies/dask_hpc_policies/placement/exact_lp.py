@@ -21,6 +21,9 @@ from dask_hpc_policies.placement.times import Load, load_of
 
 #: What the solver may miss a constraint or the least step by, relative; steps that differ less are equal.
 TOLERANCE = 1e-9
+#: So much less than the best known step has to be found: as much as the tolerance, and an equal step would be
+#: within it or not by rounding alone, which the solver calls an error.
+_LESS = 2 * TOLERANCE
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +83,7 @@ def _program(
     problem = pulp.LpProblem("placement", pulp.LpMinimize)
     # PuLP 3.3.2 asks for the first, older releases have the second alone
     variable = getattr(problem, "add_variable", pulp.LpVariable)
-    step = variable("step", float(cells.bound_s[at]) / unit_s, None if found is None else 1 - TOLERANCE)
+    step = variable("step", float(cells.bound_s[at]) / unit_s, None if found is None else 1 - _LESS)
     inside = [variable(f"in_situ_{i}", cat=pulp.LpBinary) for i in application.free]
     problem += step
     for constraint in _constraints(application, cells, at, load, step, inside, unit_s):

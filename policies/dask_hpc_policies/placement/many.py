@@ -119,13 +119,18 @@ def _loads(application: Application, splits: Masks) -> dict[str, Any]:
     serial_s = np.array([one.serial_s for one in analyses], dtype=float)
     sizes = np.array([one.memory_bytes for one in analyses], dtype=float)
     inside, outside = splits.astype(float), (~splits).astype(float)
-    sent = outside @ np.array([one.sent_bytes for one in analyses], dtype=float)
+    compute_s = outside @ seconds / platform.cores
+    sent_s = np.array([one.sent_bytes for one in analyses], dtype=float) / platform.bandwidth_bytes_s
+    if platform.pipelined:
+        outside_s = np.maximum(compute_s, (outside * sent_s).max(axis=1, initial=0.0))
+    else:
+        outside_s = compute_s + outside @ sent_s
     return {
         "in_situ": splits.sum(axis=1),
         "in_situ_s": inside @ seconds,
         "in_situ_bytes": inside @ sizes,
         "in_transit": (~splits).sum(axis=1),
-        "in_transit_s": outside @ seconds / platform.cores + sent / platform.bandwidth_bytes_s,
+        "in_transit_s": outside_s,
         "in_transit_bytes": outside @ sizes,
         "in_situ_serial_s": inside @ serial_s,
         "in_transit_serial_s": outside @ serial_s,

@@ -61,6 +61,7 @@ def application_of(flow: FlowView) -> Application | None:
             simulation_nodes=flow.nodes if platform.nodes_fixed else None,
             helper_cores=flow.helper_cores if platform.cores_fixed else None,
             least_helper_cores=platform.least_helper_cores,
+            pipelined=platform.pipelined,
         ),
         simulation=Simulation(
             one_core_s=simulation.one_core_s,

@@ -22,7 +22,7 @@ class Load:
     in_situ: int
     in_situ_s: float
     in_situ_bytes: float
-    #: Analyses in transit; their time on one node, transfer included (K), and their peaks.
+    #: Analyses in transit; their time on one node, transfer included (K; `in_transit_s`), and their peaks.
     in_transit: int
     in_transit_s: float
     in_transit_bytes: float
@@ -62,15 +62,19 @@ def load_of(application: Application, split: Sequence[bool]) -> Load:
     pairs = list(zip(application.analyses, split, strict=True))
     inside = [one for one, in_situ in pairs if in_situ]
     outside = [one for one, in_situ in pairs if not in_situ]
-    sent_bytes = math.fsum(one.sent_bytes for one in outside)
-    outside_s = math.fsum(one.parallel_s for one in outside)
     platform = application.platform
+    compute_s = math.fsum(one.parallel_s for one in outside) / platform.cores
+    sent_s = [one.sent_bytes / platform.bandwidth_bytes_s for one in outside]
+    if platform.pipelined:
+        outside_s = max(compute_s, *sent_s) if sent_s else compute_s
+    else:
+        outside_s = compute_s + math.fsum(sent_s)
     return Load(
         in_situ=len(inside),
         in_situ_s=math.fsum(one.parallel_s for one in inside),
         in_situ_bytes=math.fsum(one.memory_bytes for one in inside),
         in_transit=len(outside),
-        in_transit_s=outside_s / platform.cores + sent_bytes / platform.bandwidth_bytes_s,
+        in_transit_s=outside_s,
         in_transit_bytes=math.fsum(one.memory_bytes for one in outside),
         in_situ_serial_s=math.fsum(one.serial_s for one in inside),
         in_transit_serial_s=math.fsum(one.serial_s for one in outside),

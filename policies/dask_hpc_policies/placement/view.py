@@ -76,6 +76,8 @@ class PlatformView:
     cores_fixed: bool = False
     #: Cores of each of its nodes that the simulation cannot use: they are helper cores in any case.
     least_helper_cores: int = 0
+    #: What analyses in transit read is sent once, while they compute values of earlier steps.
+    pipelined: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

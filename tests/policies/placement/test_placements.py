@@ -88,9 +88,21 @@ def many(chance: random.Random, analyses: int) -> Application:
     )
 
 
+def test_programs_do_not_add_up_what_is_sent_once() -> None:
+    case = many(random.Random(1), 13)
+    case = dataclasses.replace(case, platform=dataclasses.replace(case.platform, pipelined=True))
+    with pytest.raises(InvalidApplication, match="solved for up to 12 free analyses, not for 13"):
+        plan(case, "exact")
+    assert plan(case, "packs") is not None
+
+
 def check_programs(applications: list[Application]) -> None:
     """The integer programs find what enumeration finds, without being asked to by the number of analyses."""
-    for application, mode in itertools.product(applications, MODES):
+    in_turn = [
+        dataclasses.replace(one, platform=dataclasses.replace(one.platform, pipelined=False))
+        for one in applications
+    ]
+    for application, mode in itertools.product(in_turn, MODES):
         judged = best(application, all_splits(application), mode)
         least_s = float(judged.step_s.min())
         found, bound = solve(application, mode)
