@@ -84,7 +84,7 @@ class Again:
         if address in self._scheduler.workers:
             why = "the last worker that had blocks of it was lost"
         flow.say("lost", turn=turn, reason=why)
-        flow.ring()
+        flow.bell.ring()
         keys = [flow.key(turn, place) for place in range(len(flow.places))]
         # once the tasks are where the loss leaves them
         asyncio.get_running_loop().call_soon(self._give_up, keys)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from dask_hpc.clock import stopwatch_s
 from dask_hpc.errors import CouplingError
+from dask_hpc.scheduler.coupling.bells import Bell
 from dask_hpc.scheduler.coupling.measured import Measured
 from dask_hpc.scheduler.coupling.steps import Steps
 from dask_hpc_policies.coupling.contract import Field, Place, block_key, is_due, shared, uncovered
@@ -22,8 +22,8 @@ _SPARE = 2
 #: A producer that does not come to its worker, or to another after that one was lost, is taken for dead after
 #: so many seconds, and so many times the longest step so far: it notices with its next `send`.
 BACK_S, BACK_STEPS = 60.0, 10.0
-#: News may be told of so much later, in seconds.
-_MOMENT_S = 0.002
+#: News that more is about to follow is told of so much later at most, in seconds.
+_MOMENT_S = 0.02
 #: Blocks of so many producers are compared with one another as they come: a microsecond of the loop each.
 _COMPARED = 1000
 #: Where blocks lie: field, begin and shape of each.
@@ -56,8 +56,6 @@ class Rank:
     connected: bool = False
     #: Whether it will send no more.
     left: bool = False
-    #: Since when its worker waits for it.
-    awaited_s: float | None = None
     #: Its place has a worker anew, maybe one of the same address, which it has not been told.
     moved: bool = False
 
@@ -73,6 +71,8 @@ class Flow:
     when_full: str
     client: str
     ranks: dict[int, Rank] = field(default_factory=dict)
+    #: Those that have to come to their worker, and since when it waits for them.
+    awaited: dict[int, float] = field(default_factory=dict)
     #: The last step that each of those has sent that have left.
     gone: dict[int, int | None] = field(default_factory=dict)
     #: Whether a program on the cluster hands over its steps: no other may. Turns that it has begun, those of
@@ -122,9 +122,12 @@ class Flow:
     #: When the last step has begun, and the longest time from one to the next.
     begun_s: float | None = None
     longest_s: float = 0.0
-    #: What its client waits for, and what producers and workers do.
-    _news: asyncio.Event = field(default_factory=asyncio.Event)
-    _bell: asyncio.Event = field(default_factory=asyncio.Event)
+    #: There may be room, or none any more: what producers and workers wait for, whom no other news concerns.
+    bell: Bell = field(default_factory=Bell)
+    #: What its client waits for, whether it is to hear something, and what says so after a moment.
+    _news: Bell = field(default_factory=Bell)
+    _due: bool = False
+    _soon: asyncio.TimerHandle | None = None
 
     def key(self, turn: int, place: int) -> str:
         """Key of what a place has of a turn."""
@@ -135,25 +138,30 @@ class Flow:
         self.told += 1
         self.events.append((self.told, {"kind": kind, **what}))
         if at_once:
-            self._news.set()
-        else:
-            asyncio.get_running_loop().call_later(_MOMENT_S, self._news.set)
+            self._tell()
+        elif self._soon is None:
+            self._soon = asyncio.get_running_loop().call_later(_MOMENT_S, self._tell)
 
-    async def news(self, within_s: float) -> None:
-        """Wait until there is something that the client has not heard, and no longer than that."""
-        if not self.events:
-            self._news.clear()
-            await rung(self._news, within_s)
+    def _tell(self) -> None:
+        self._due = True
+        self._news.ring()
 
-    def ring(self) -> None:
-        """There may be room, or none any more: wake producers and workers, whom no other news concerns."""
-        self._bell.set()
-        self._bell = asyncio.Event()
+    async def news(self, after: int, within_s: float) -> list[tuple[int, dict[str, Any]]]:
+        """What the client has not heard, which is event number `after` and those before it.
 
-    @property
-    def bell(self) -> asyncio.Event:
-        """What is set when it is rung the next time."""
-        return self._bell
+        Waits until something is to be heard, for about so many seconds at most.
+        """
+        while self.events and self.events[0][0] <= after:
+            self.events.popleft()
+        until_s = stopwatch_s() + within_s
+        while not self._due and stopwatch_s() < until_s:
+            await self._news.wait(within_s)
+        self._due = False
+        if self._soon is not None:
+            # it is told with the others
+            self._soon.cancel()
+            self._soon = None
+        return list(self.events)
 
     def check(self) -> None:
         """Raise `CouplingError` when it does not go on."""
@@ -166,7 +174,7 @@ class Flow:
         if not self.failed:
             self.failed = reason
             self.say("failed", reason=reason)
-            self.ring()
+            self.bell.ring()
 
     def admit(self, number: int, size: int, token: str, hosts: Collection[str]) -> None:
         """A producer has come; raises `ValueError` for one that cannot be."""
@@ -179,25 +187,26 @@ class Flow:
             )
         self.size = size
         self.ranks[number] = Rank(token, list(hosts), -1 if there is None else there.place)
+        self.awaited.pop(number, None)
         if len(self.ranks) == size:
             # they wait for the last one: waking all of them for each would cost as many squared
-            self.ring()
+            self.bell.ring()
 
     def came(self, number: int) -> None:
         """A producer is connected to its worker."""
-        rank = self.ranks[number]
-        rank.connected, rank.awaited_s = True, None
+        self.ranks[number].connected = True
+        self.awaited.pop(number, None)
 
     def await_all(self, members: Iterable[int]) -> None:
         """These producers have to come to their worker now."""
-        for rank in map(self.ranks.__getitem__, members):
-            rank.awaited_s = None if rank.left else stopwatch_s()
+        now_s = stopwatch_s()
+        self.awaited |= {number: now_s for number in members if not self.ranks[number].left}
 
     def look(self) -> None:
         """Fail when a producer does not come any more: it may have died with its worker, or on its way."""
         most_s, now_s = max(BACK_S, BACK_STEPS * self.longest_s), stopwatch_s()
-        for number, rank in self.ranks.items():
-            if rank.awaited_s is not None and now_s - rank.awaited_s > most_s:
+        for number, since_s in self.awaited.items():
+            if now_s - since_s > most_s:
                 self.fail(f"flow {self.name!r} has failed: rank {number} has not come for {most_s:.0f} s")
 
     def move(self, place: int, workers: Mapping[str, Collection[str]]) -> None:
@@ -226,17 +235,16 @@ class Flow:
         """The turn from which on workers have to ask whether a step goes on."""
         return 0 if self.turns is None else min(self.turns.room, self.ahead)
 
-    async def room_for(self, turn: int, within_s: float) -> None:
-        """Wait until workers need not ask about a turn, where that can be, and no longer than so long."""
-
-        def asks() -> bool:
-            return not self.failed and self.when_full == "wait" and turn >= self.room()
-
-        if asks():
-            with suppress(TimeoutError):
-                async with asyncio.timeout(within_s):
-                    while asks():
-                        await self._bell.wait()
+    async def room_after(self, turn: int, within_s: float) -> int:
+        """`room`, once it is beyond a turn where that can be: that is waited for, for about so long."""
+        until_s: float | None = None
+        while (room := self.room()) <= turn and self.when_full == "wait" and not self.failed:
+            now_s = stopwatch_s()
+            until_s = until_s or now_s + within_s
+            if now_s >= until_s:
+                break
+            await self.bell.wait(within_s)
+        return room
 
     def begun(self, given: int) -> None:
         """Tell the client of turns that have begun since so many were given."""
@@ -258,7 +266,7 @@ class Flow:
         self.own_flight.discard(turn)
         if self.turns is not None:
             self.turns.done(turn)
-        self.ring()
+        self.bell.ring()
 
     def forgotten(self, turn: int, place: int) -> None:
         """Nobody wants any more what a place has of a turn: tell the client, once, if it is still to come.
@@ -387,13 +395,3 @@ class Flow:
             "split": {name: self.side(name) for name in self.analyses},
             "latest": self.steps.rows(self.due),
         }
-
-
-async def rung(bell: asyncio.Event, within_s: float) -> bool:
-    """Wait for a bell; whether it was rung within so many seconds."""
-    try:
-        async with asyncio.timeout(within_s):
-            await bell.wait()
-    except TimeoutError:
-        return False
-    return True

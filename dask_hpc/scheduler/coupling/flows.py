@@ -16,7 +16,8 @@ from typing import Any, Literal
 from dask_hpc.errors import CouplingError
 from dask_hpc.scheduler.core.engine import Engine
 from dask_hpc.scheduler.coupling.again import Again
-from dask_hpc.scheduler.coupling.flow import Arrived, Flow, Layout, rung
+from dask_hpc.scheduler.coupling.bells import rung
+from dask_hpc.scheduler.coupling.flow import Arrived, Flow, Layout
 from dask_hpc.scheduler.coupling.inside import Inside
 from dask_hpc.scheduler.coupling.joining import Joining
 from dask_hpc.scheduler.coupling.splits import Splits
@@ -124,17 +125,14 @@ class Flows:
         for analysis in found.analyses:
             self._values.expect(found, analysis, range(found.ahead, turns))
         found.ahead = turns
-        found.ring()
+        found.bell.ring()
 
     async def flow_events(self, flow: str, after: int) -> list[Any]:
         """What has happened since event number `after`, as soon as anything has."""
         if (found := self._by_id.get(flow)) is None:
             return [(after + 1, {"kind": "failed", "reason": self._ended.get(flow, "the flow is closed")})]
         found.look()
-        while found.events and found.events[0][0] <= after:
-            found.events.popleft()
-        await found.news(_NEWS_S)
-        return list(found.events)
+        return await found.news(after, _NEWS_S)
 
     async def flow_begun(self, turns: Sequence[tuple[int, Sequence[Any]]]) -> list[int]:
         """Turns, of those with keys of their values, of which a value is being computed, or there."""
@@ -233,7 +231,7 @@ class Flows:
                         break
             except ValueError as error:
                 return {"refused": str(error)}
-            await rung(found.bell, _LOOK_S)
+            await found.bell.wait(_LOOK_S)
         if verdict.ousted is not None:
             found.say("ousted", turn=verdict.ousted)
         found.begun(given)
@@ -244,10 +242,7 @@ class Flows:
         found, arrived = self._by_id.get(flow), Arrived(**told)
         if found is None or not await self._whole(found, arrived):
             return {"kept": False, "room": 0}
-        if (room := found.room()) <= arrived.turn + 1:
-            await found.room_for(arrived.turn + 1, _LOOK_S)
-            room = found.room()
-        return {"kept": True, "room": room}
+        return {"kept": True, "room": await found.room_after(arrived.turn + 1, _LOOK_S)}
 
     async def _whole(self, found: Flow, arrived: Arrived) -> bool:
         turn, step, place, worker, nbytes, type_name, layout = arrived
@@ -301,7 +296,7 @@ class Flows:
             found.fail(f"flow {found.name!r} has failed: rank {rank} has left without step {lacking}")
         elif found.over():
             found.say("ended", turns=found.turns.given)
-        found.ring()
+        found.bell.ring()
         return not found.failed
 
     def _moved(self, key: Any, start: str, finish: str) -> None:

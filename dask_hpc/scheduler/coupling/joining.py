@@ -13,7 +13,8 @@ from typing import Any
 from dask_hpc.errors import CouplingError
 from dask_hpc.scheduler.core.engine import Engine
 from dask_hpc.scheduler.coupling.again import Again
-from dask_hpc.scheduler.coupling.flow import Flow, rung
+from dask_hpc.scheduler.coupling.bells import Bell, rung
+from dask_hpc.scheduler.coupling.flow import Flow
 from dask_hpc.scheduler.coupling.workers import Workers
 from dask_hpc_policies.coupling.turns import Turns
 
@@ -40,12 +41,11 @@ class Joining:
     ) -> None:
         self._scheduler, self._workers, self._again = engine.scheduler, workers, again
         self._named, self._found = named, found
-        self._bell = asyncio.Event()
+        self._bell = Bell()
 
     def ring(self) -> None:
         """A flow was declared."""
-        self._bell.set()
-        self._bell = asyncio.Event()
+        self._bell.ring()
 
     async def flow_join(
         self, name: str, rank: int, size: int, token: str, hosts: Sequence[str], before: str | None = None,
