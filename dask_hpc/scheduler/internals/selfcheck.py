@@ -61,7 +61,6 @@ _FUNCTIONS: Mapping[tuple[Any, str], tuple[str, ...]] = {
         "stimulus_id",
     ),
     (module.Scheduler, "transitions"): ("self", "recommendations", "stimulus_id"),
-    (module.Scheduler, "_transition"): ("self", "key", "finish", "stimulus_id", "kwargs"),
     (module.Scheduler, "_transitions"): (
         "self",
         "recommendations",
@@ -98,6 +97,7 @@ _FUNCTIONS: Mapping[tuple[Any, str], tuple[str, ...]] = {
     (module.Scheduler, "workers_to_close"): ("self", "attribute"),
     (ActiveMemoryManagerExtension, "_find_dropper"): ("self", "ts", "candidates", "pending_drop"),
     (module.ClientState, "__init__"): ("self", "client"),
+    (module, "Transition"): ("key", "start", "finish", "recommendations", "stimulus_id", "timestamp"),
     (batched.BatchedSend, "_background_send"): ("self",),
     (module.TaskState, "get_nbytes"): ("self",),
     (module.TaskState, "set_nbytes"): ("self", "nbytes"),
@@ -148,7 +148,7 @@ _ATTRIBUTES = (
     "tasks workers running plugins extensions unrunnable queued idle_task_count clients handlers "
     "stream_handlers stream_comms periodic_callbacks loop WORKER_SATURATION total_occupancy "
     "_workers_added_total _workers_removed_total no_workers_timeout _no_workers_since worker_plugins "
-    "bandwidth rpc _broker idle total_nthreads resources task_groups _TRANSITIONS_TABLE"
+    "bandwidth rpc _broker idle total_nthreads resources task_groups transition_log"
 ).split()
 _STREAMS = ("update-graph", "steal-response", "long-running", "worker-status-change", "close-client")
 
@@ -192,8 +192,6 @@ def _has(owner: Any, name: str) -> bool:
 def check_scheduler(scheduler: Scheduler) -> list[str]:
     """Like `check`, for a running scheduler."""
     problems = [f"Scheduler.{name} is missing" for name in _ATTRIBUTES if not hasattr(scheduler, name)]
-    if ("processing", "memory") not in getattr(scheduler, "_TRANSITIONS_TABLE", ()):
-        problems.append("Scheduler._TRANSITIONS_TABLE has no step from processing to memory")
     handlers = getattr(scheduler, "stream_handlers", {})
     stealing_off = "stealing" not in scheduler.extensions
     problems += [

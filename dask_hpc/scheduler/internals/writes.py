@@ -7,19 +7,22 @@ scheduler can be taken out again. Every attribute of `distributed` that is not d
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterable, Mapping
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from distributed.comm import CommClosedError
-from distributed.scheduler import ClientState, SchedulerState, TaskState
+from distributed.scheduler import ClientState, TaskState, Transition
 
+from dask_hpc.clock import epoch_s
 from dask_hpc.scheduler.internals import reads
 from dask_hpc.scheduler.internals.allotment import AWAITED, HOLD, AllotmentSet, Lane
 from dask_hpc.wire import ANNOTATION, HELPER_RESOURCE, notice_topic
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, TaskGroup, WorkerState
+
+logger = logging.getLogger(__name__)
 
 #: States in which a worker gives up a task it was asked back, and states in which it never had it.
 GIVEN_UP = frozenset({"ready", "constrained", "waiting"})
@@ -112,48 +115,35 @@ def arrive(
     """
     if ws not in scheduler.running:
         return False
-    key: Any = ts.key
+    key, recommendations = ts.key, dict[Any, Any]()
+    to_clients, to_workers = dict[str, list[Any]](), dict[str, list[Any]]()
     scheduler.unrunnable.pop(ts, None)
-    ts.state = "processing"
     ts.run_id = next(TaskState._run_id_iterator)
-    scheduler._TRANSITIONS_TABLE = _arrival()  # type: ignore[misc]
-    try:
-        recommendations, to_clients, to_workers = scheduler._transition(
-            key,
-            "memory",
-            stimulus_id,
-            worker=ws.address,
-            nbytes=nbytes,
-            type=b"",
-            typename=type_name,
-            startstops=NO_RUN,
-        )
-    finally:
-        vars(scheduler).pop("_TRANSITIONS_TABLE", None)
+    ts.set_nbytes(nbytes)
+    # what stock's step from ``processing`` to ``memory`` comes to for a task that no worker has run
+    scheduler._add_to_memory(ts, ws, recommendations, to_clients, type=b"", typename=type_name)
+    scheduler.transition_log.append(
+        Transition(key, "processing", "memory", recommendations, stimulus_id, epoch_s())
+    )
+    for plugin in list(scheduler.plugins.values()):
+        try:
+            plugin.transition(
+                key,
+                "processing",
+                "memory",
+                stimulus_id=stimulus_id,
+                worker=ws.address,
+                nbytes=nbytes,
+                type=b"",
+                typename=type_name,
+                startstops=NO_RUN,
+            )
+        except Exception:
+            logger.info("Plugin failed with exception", exc_info=True)
     scheduler._transitions(recommendations, to_clients, to_workers, stimulus_id)
     scheduler.send_all(to_clients, to_workers)
     hurry(scheduler, to_workers)
     return True
-
-
-def _arrived(
-    scheduler: Scheduler, key: Any, stimulus_id: str, *, worker: str, nbytes: int, typename: str, **more: Any
-) -> tuple[dict[Any, Any], dict[str, list[Any]], dict[str, list[Any]]]:
-    """In place of stock's step from ``processing`` to ``memory``, for a task that was on no worker."""
-    # once: plugins that hear of it may have other tasks go on
-    del scheduler._TRANSITIONS_TABLE
-    ts, recommendations, to_clients = scheduler.tasks[key], dict[Any, Any](), dict[str, list[Any]]()
-    ts.set_nbytes(nbytes)
-    scheduler._add_to_memory(
-        ts, scheduler.workers[worker], recommendations, to_clients, type=more["type"], typename=typename
-    )
-    return recommendations, to_clients, {}
-
-
-@cache
-def _arrival() -> Any:
-    """Stock's steps, and that one."""
-    return {**SchedulerState._TRANSITIONS_TABLE, ("processing", "memory"): _arrived}
 
 
 def hurry(scheduler: Scheduler, addresses: Iterable[str]) -> None:
