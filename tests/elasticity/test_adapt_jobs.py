@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import dask
 import pytest
 from distributed import Client
 from elastic_clusters import shrinkable
-from elastic_work import until, within
+from elastic_work import Gate, until, within
 
 import dask_hpc
 from dask_hpc.deploy.scaling import DEFAULT_POOL
@@ -45,6 +46,36 @@ def test_it_grows_for_a_job_and_shrinks_when_the_job_has_ended() -> None:
             await until(lambda: len(cluster.scheduler.workers) == 1, "it has shrunk")
 
     with dask.config.set({"hpc.pool.hold": "100 ms"}):
+        asyncio.run(run())
+
+
+def test_a_job_that_rests_gives_nodes_back_and_gets_them_again_with_its_next_tasks() -> None:
+    async def wide(client: Client, cluster: dask_hpc.LocalCluster, what: str) -> list[Any]:
+        gate = Gate()
+        futures = [client.submit(gate.pass_through, number, pure=False) for number in range(60)]
+        await until(lambda: len(cluster.scheduler.workers) == 3, what)
+        gate.open()
+        return futures
+
+    async def run() -> None:
+        async with adaptive() as cluster, Client(cluster, asynchronous=True) as client:
+            cluster.adapt(minimum=0, maximum=3, interval="20 ms", wait_count=1)
+            runtime = await dask_hpc.install(client, policy="fair")
+            async with runtime.job("now and then") as job:
+                futures = await wide(client, cluster, "it has grown")
+                assert await within(client.gather(futures)) == list(range(60))
+                await until(lambda: len(cluster.scheduler.workers) == 1, "all but its smallest size are back")
+                told = await job.status()
+                assert (told["state"], told["nodes"]) == ("running", 1)
+                assert "it rests: no task for 0.2 s (hpc.lend)" in told["reason"]
+                # nothing was lost, and nothing is computed again
+                results = [cluster.scheduler.tasks[future.key].state for future in futures]
+                assert set(results) == {"memory"}
+                futures = await wide(client, cluster, "it has grown again")
+                assert await within(client.gather(futures)) == list(range(60))
+            await within(job.wait(20))
+
+    with dask.config.set({"hpc.pool.hold": "100 ms", "hpc.lend": "200 ms"}):
         asyncio.run(run())
 
 

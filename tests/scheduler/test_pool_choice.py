@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dask
-from distributed import Worker
-from helpers import asleep, engine, live, started, until
+from distributed import Client, Worker
+from helpers import Gate, asleep, engine, live, record, started, through, until
 
 import dask_hpc
+from dask_hpc.scheduler.rpc.service import of
 from dask_hpc.wire import RPC
 
 
@@ -39,6 +40,35 @@ async def test_idle_nodes_go_before_those_of_a_job_and_reserves_stay(c, s, *work
     # nobody has a job: stock chooses
     await until(lambda: not engine(s).awake, "it sleeps")
     assert (await pool(s))["stay"] == []
+
+
+@live(workers=4, lend="5 s")
+async def test_a_job_that_rests_gives_its_nodes_back_before_one_that_works(c, s, *workers):
+    with dask.config.set({"hpc.pool.hold": "0 s"}):
+        rt = await dask_hpc.install(c, policy="fair")
+    async with Client(c.scheduler.address, asynchronous=True, set_as_default=False) as other:
+        idle = (await dask_hpc.runtime(other)).job("idle")
+        await idle.activate()
+        await started(s, idle)
+        gate = Gate()
+        async with rt.job("works") as works:
+            futures = [c.submit(through, i, gate, pure=False) for i in range(2)]
+            await until(lambda: record(s, works).processing == 2, "both run")
+            await started(s, works, 2)
+            own = set(record(s, idle).nodes)
+            assert (len(own), record(s, idle).resting) == (2, True)
+            answer = await pool(s)
+            assert (answer["nodes"], len(own & set(answer["stay"]))) == (3, 1)
+            # stock's would close whoever it has chosen, whatever that one says
+            assert of(s).pool_target.target() == 4
+            await s.handlers[RPC]("pin", {"workers": list(own), "keep": True})
+            assert (await pool(s))["nodes"] == 4
+            gate.open()
+            assert await c.gather(futures) == [0, 1]
+        await works.wait(10)
+        await idle.close()
+        await idle.wait(10)
+    await asleep(s)
 
 
 @live(workers=0, config={"hpc.node.by": "host"})

@@ -1,4 +1,4 @@
-"""Waiting until nothing is left on nodes that are to leave the pool."""
+"""Waiting until nothing is left on nodes that are to leave the pool, and why they do."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import asyncio
 
 from dask_hpc.scheduler.core.engine import Engine
 from dask_hpc.scheduler.tables.nodes import Node
-from dask_hpc_policies.decision import Reason
+from dask_hpc_policies.decision import Reason, ReasonCode
+from dask_hpc_policies.rules.giving_back import given_back
+from dask_hpc_policies.wording import counted
 
 
 async def drain(
@@ -27,3 +29,12 @@ async def drain(
         return [], refusal.text
     drained, why = await future
     return drained, why.text
+
+
+def why_retired(engine: Engine, nodes: list[Node], workers: int) -> Reason:
+    """Why nodes of one holder retire, among so many workers: as the holder is told."""
+    state = engine.state
+    job = state.jobs.active.get(nodes[0].job or "")
+    if job is not None and job.resting:
+        return given_back(job.request, state.settings.lend_s)
+    return Reason(ReasonCode.USER_REQUEST, f"{counted(workers, 'worker')} to be retired")

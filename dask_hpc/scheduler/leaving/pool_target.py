@@ -2,10 +2,12 @@
 
 Stock looks at tasks alone. A job that waits for eight nodes has none that run, and a job between two
 steps has none at all: without this, an adaptive cluster would never grow for the one, and take the
-nodes of the other away. A job policy that requests and releases nodes takes the place of stock's answer.
+nodes of the other away. What a job keeps is said in `dask_hpc_policies.rules.giving_back`. A job policy that
+requests and releases nodes takes the place of stock's answer.
 
 Whoever asks, stock's `Adaptive` or ours, the pool policy answers (`dask_hpc_policies.pool`), with one
-memory for both. Only ours tells which nodes are on their way and within which bounds.
+memory for both. Only ours tells which nodes are on their way and within which bounds; only from ours do jobs
+that rest get nodes back, because stock's closes also those that may not leave.
 """
 
 from __future__ import annotations
@@ -20,14 +22,15 @@ from dask.utils import parse_timedelta
 
 from dask_hpc.scheduler.core.engine import Engine
 from dask_hpc.scheduler.internals.demand import demand_without
+from dask_hpc.scheduler.tables.jobs import JobRecord
 from dask_hpc.scheduler.tables.nodes import Away
 from dask_hpc.scheduler.tables.parts import Enactor
-from dask_hpc.scheduler.tables.state import State
 from dask_hpc_policies import pool
 from dask_hpc_policies.decision import Outcome, Reason, ReasonCode, ReleaseNodes, RequestNodes
 from dask_hpc_policies.model import COMPUTE
 from dask_hpc_policies.protocol import Policy
 from dask_hpc_policies.rules.dask_default import target_nodes
+from dask_hpc_policies.rules.giving_back import kept_nodes
 
 if TYPE_CHECKING:
     from distributed.scheduler import WorkerState
@@ -48,6 +51,8 @@ class PoolTarget:
         self._asked_s: float | None = None
         #: Most workers that there may be; None: no limit.
         self._most: int | None = None
+        #: Whether jobs that rest give nodes back: who asks lets those stay that may not leave.
+        self._gives_back = False
         #: Most workers of a node that were seen.
         self._per_node = 1.0
         #: What a job policy has asked for last, in nodes, with the policy.
@@ -126,6 +131,7 @@ class PoolTarget:
         there, leaving = list(there), list(leaving)
         pending = None if pending is None else list(pending)
         self._note_away(len(there) + len(leaving), len(pending or ()), len(queued), len(there) - minimum)
+        self._gives_back = pending is not None
         view = pool.PoolView(
             now_s=now_s,
             demand_nodes=self._demand(frozenset(elsewhere), frozenset(resources), **options),
@@ -207,7 +213,7 @@ class PoolTarget:
         """Workers that should compute, besides the `there` ones elsewhere that do."""
         state = self.engine.state
         workers_per_node = self._workers_per_node()
-        needed = math.ceil(needed_nodes(state) * workers_per_node) - there
+        needed = math.ceil(self._needed() * workers_per_node) - there
         if self._wish is not None and self.engine.awake and self._wish[0] is self.engine.controller.policy:
             return max(0, needed, math.ceil(self._wish[1] * workers_per_node) - there)
         # a policy that is asked no more, or is not there any more, asks for nothing
@@ -222,12 +228,19 @@ class PoolTarget:
         target = target_nodes(rest, len(workers), nthreads, parse_timedelta(duration))
         return max(0, needed, target - sum(str(ws.name) in elsewhere for ws in workers))
 
+    def _needed(self) -> int:
+        """Nodes that jobs keep or wait for, plain work that has something to do included; 0 without a job."""
+        state = self.engine.state
+        named = state.jobs.named
+        if not named:
+            return 0
+        held = sum(self._kept(job) for job in named if job.state != "pending")
+        awaited = sum(job.smallest_start for job in named if job.state == "pending")
+        return held + awaited + state.reserve_for_plain()
 
-def needed_nodes(state: State) -> int:
-    """Nodes that jobs hold or wait for, plain work that has something to do included; 0 without a job."""
-    named = state.jobs.named
-    if not named:
-        return 0
-    held = sum(max(state.nodes_up(job), job.request.min_nodes) for job in named if job.state != "pending")
-    awaited = sum(job.smallest_start for job in named if job.state == "pending")
-    return held + awaited + state.reserve_for_plain()
+    def _kept(self, job: JobRecord) -> int:
+        """Nodes that a job keeps."""
+        rests = job.resting and self._gives_back
+        nodes = [node for node in self.engine.state.nodes_of(job) if node.up]
+        fixed = sum(self.engine.parts.veto(node, None) is not None for node in nodes) if rests else 0
+        return kept_nodes(job.request, len(nodes), fixed, rests)

@@ -16,7 +16,7 @@ from typing import Any
 
 from dask_hpc.scheduler.core.engine import Engine
 from dask_hpc.scheduler.internals import data, reads
-from dask_hpc.scheduler.leaving.draining import drain
+from dask_hpc.scheduler.leaving.draining import drain, why_retired
 from dask_hpc.scheduler.tables.jobs import JobRecord
 from dask_hpc.scheduler.tables.nodes import Node
 from dask_hpc_policies.decision import Action, Reason, ReasonCode
@@ -74,7 +74,8 @@ class Releases:
     def choose(self, count: int, among: Collection[Any] | None = None, force: bool = False) -> Choice:
         """The `count` nodes whose leaving costs least; fewer when no more can leave.
 
-        Nodes that no job holds go first, then those of jobs above their minimum, the latest job first.
+        Nodes that no job holds go first, then those of jobs above their minimum: of those that rest first,
+        of the latest job first.
 
         Parameters
         ----------
@@ -94,7 +95,8 @@ class Releases:
         taken = easiest([node for node in free if node.role == COMPUTE], count)
         taken += easiest([node for node in free if node.role != COMPUTE], count - len(taken))
         choice.groups += [[node] for node in taken]
-        for job in reversed(state.jobs.named):
+        latest_first = list(reversed(state.jobs.named))
+        for job in sorted(latest_first, key=lambda job: not job.resting):
             wanted = count - sum(map(len, choice.groups))
             if wanted > 0:
                 choice.groups += self._of_job(job, wanted, choice)
@@ -347,9 +349,8 @@ class Releases:
         async with self.engine.kept_awake():
             await self._until_free(leaving)
             whole, others, stay = self._whole_nodes(leaving)
-            reason = Reason(ReasonCode.USER_REQUEST, f"{counted(len(leaving), 'worker')} to be retired")
             groups = self._by_holder(whole)
-            drains = [self._drain(group, reason) for group in groups]
+            drains = [self._drain(group, why_retired(self.engine, group, len(leaving))) for group in groups]
             drained: list[Node] = []
             self._leaving += groups
             try:
