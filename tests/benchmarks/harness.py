@@ -149,6 +149,8 @@ class Options:
     profile: bool
     #: All that was said on the command line, a benchmark's own arguments included.
     given: argparse.Namespace = field(default_factory=argparse.Namespace)
+    #: Writes what has been found so far where ``--write`` says: for benchmarks of many parts.
+    write: Callable[[list[Row]], None] = lambda rows: None
 
     def pick(self, full: Any, fast: Any, tiny: Any) -> Any:
         """The one of three values that belongs to the size asked for."""
@@ -172,28 +174,49 @@ def main(
     sizes.add_argument("--tiny", dest="size", action="store_const", const="tiny", help="see that it works")
     parser.add_argument("--profile", action="store_true", help="show where our time goes (hooks, jobs)")
     parser.add_argument("--bar", type=float, help="in place of every bar: an impossible one must fail")
+    parser.add_argument(
+        "--write",
+        type=Path,
+        metavar="FILE",
+        help="keep the JSON object there, too, part after part as they end",
+    )
     parser.set_defaults(size="full")
     if arguments is not None:
         arguments(parser)
     given = parser.parse_args()
     logging.getLogger("distributed").setLevel(logging.ERROR)
     began_s = time.perf_counter()
+
+    def report(rows: list[Row]) -> dict[str, Any]:
+        return {
+            "benchmark": name,
+            "size": given.size,
+            "seed": SEED,
+            "environment": environment(),
+            "took_s": round(time.perf_counter() - began_s, 1),
+            "ok": not any(r.verdict in ("short", "fail") for r in rows),
+            "rows": [{**asdict(r), "verdict": r.verdict} for r in rows],
+        }
+
+    def write(rows: list[Row]) -> None:
+        if given.write is not None:
+            keep(given.write, report(rows))
+
     with tempfile.TemporaryDirectory() as scratch, dask.config.set(temporary_directory=scratch):
-        rows = run(Options(given.size, given.profile, given))
+        rows = run(Options(given.size, given.profile, given, write))
     if given.bar is not None:
         rows = [r if r.bar is None else replace(r, bar=given.bar, limit=None) for r in rows]
-    missed = any(r.verdict in ("short", "fail") for r in rows)
-    report = {
-        "benchmark": name,
-        "size": given.size,
-        "seed": SEED,
-        "environment": environment(),
-        "took_s": round(time.perf_counter() - began_s, 1),
-        "ok": not missed,
-        "rows": [{**asdict(r), "verdict": r.verdict} for r in rows],
-    }
-    print(json.dumps(report) if given.json else _table(description, report, rows))
-    sys.exit(1 if missed else 0)
+    write(rows)
+    found = report(rows)
+    print(json.dumps(found) if given.json else _table(description, found, rows))
+    sys.exit(0 if found["ok"] else 1)
+
+
+def keep(path: Path, report: Mapping[str, Any]) -> None:
+    """Write a report whole or not at all, whenever the process ends."""
+    part = path.with_name(path.name + ".part")
+    part.write_text(json.dumps(report) + "\n")
+    os.replace(part, path)
 
 
 def listed(names: Collection[str]) -> Callable[[str], list[str]]:

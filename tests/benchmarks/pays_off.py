@@ -4,119 +4,45 @@ Six worker processes of one thread. Stock, stock with the priorities of somebody
 oracle: shortest first) and our policies take turns in shuffled order within each round, on two clusters that
 live all the time: one is stock's, on the other the runtime is installed anew for each run. Ours is told a
 job's name and user, nothing else.
+
+A run that hangs is named, and its round is left out of all figures of its scenario (`rounds`).
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-import random
 import statistics
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 import arrivals
 import one_user
 from arrivals import NODES, Arrival
-from distributed import Client
-from harness import Options, Row, listed, local_cluster, main
-from machine import SEED
+from harness import Options, Row, listed, main
+from rounds import (
+    ORACLE,
+    STOCK,
+    TINY_NODES,
+    Figure,
+    Run,
+    Runs,
+    TwoClusters,
+    makespan_s,
+    mean_turnaround_s,
+    measure,
+    once,
+    worst_slowdown,
+)
 
-import dask_hpc
-from dask_hpc.demo.users import Served, serve
 from dask_hpc_policies import registry
 
-STOCK, ORACLE = "stock", "oracle"
 #: The policy that is proposed for people who declare nothing.
 PROPOSED = "fair"
-#: Times of a tiny run are so much shorter; it has fewer nodes and tasks, and a job of each user.
-TINY_SCALE = 0.05
-TINY_NODES = 2
-TINY_TASKS = 8
 #: What a tiny run runs when nothing is named: the others take long on a busy machine, and go the same way.
 TINY_SCENARIOS = ("three-users", "interactive")
-#: Turnaround is held against the time alone, and against this where that is less.
-BOUND_S = 1.0
-
-Run = Mapping[str, Served]
-Figure = Callable[[Run], float]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Runs:
-    """Runs of one scenario: one of each way in each round, and every job alone on stock Dask."""
-
-    arrivals: Sequence[Arrival]
-    by_way: Mapping[str, Sequence[Run]]
-    #: Turnaround of each job alone on stock Dask, by name.
-    alone_s: Mapping[str, float]
-
-    def figures(self, way: str, figure: Figure) -> list[float]:
-        """A figure of every round."""
-        return [figure(run) for run in self.by_way[way]]
-
-    def summary(self, way: str) -> list[Row]:
-        """Mean turnaround, makespan and, where jobs were measured alone, worst slowdown; without bars."""
-        figures = {"mean turnaround": (mean_turnaround_s, "s"), "makespan": (makespan_s, "s")}
-        if self.alone_s:
-            figures["worst bounded slowdown"] = worst_slowdown(self.alone_s), "times"
-        rows = []
-        for name, (figure, unit) in figures.items():
-            found = self.figures(way, figure)
-            middle = statistics.median(found)
-            rows.append(Row(name=f"{way}: {name}", value=middle, unit=unit, low=min(found), high=max(found)))
-        if self.alone_s:
-            rows[-1] = replace(rows[-1], note=f"of {self._slowest(way)}")
-        return rows
-
-    def _slowest(self, way: str) -> str:
-        """Whose slowdown is the worst of the rounds, and the time of that job alone."""
-        rounds = [slowdowns(self.alone_s, run) for run in self.by_way[way]]
-        name = statistics.mode(max(each, key=each.__getitem__) for each in rounds)
-        return f"{name}, alone {self.alone_s[name]:.2f} s"
-
-    def against(
-        self, way: str, base: str, figure: Figure, name: str, bar: float | None, each: float | None = None
-    ) -> list[Row]:
-        """The ratio of the medians of a figure; in brackets the least and largest of the rounds.
-
-        With `each`, a further row holds the worst ratio of a round to `base` in the same round.
-        """
-        ours, theirs = self.figures(way, figure), self.figures(base, figure)
-        pairs = [mine / other for mine, other in zip(ours, theirs, strict=True)]
-        middle = statistics.median(theirs)
-        value = statistics.median(ours)
-        note = f"medians of {len(ours)}, in brackets the rounds"
-        name = f"{way}: {name}, ratio to {base}"
-        ratios = [
-            Row(name=name, value=value / middle, unit="", low=min(pairs), high=max(pairs), bar=bar, note=note)
-        ]
-        if each is not None:
-            ratios.append(Row(name=f"{name}, worst round", value=max(pairs), unit="", bar=each))
-        return ratios
-
-
-def mean_turnaround_s(run: Run) -> float:
-    """Mean over the jobs."""
-    return statistics.mean(served.turnaround_s for served in run.values())
-
-
-def makespan_s(run: Run) -> float:
-    """From the first arrival to the last result."""
-    return max(served.end_s for served in run.values()) - min(served.at_s for served in run.values())
-
-
-def slowdowns(alone_s: Mapping[str, float], run: Run) -> dict[str, float]:
-    """Bounded slowdown of every job: turnaround over the time alone, or over `BOUND_S` where that is more."""
-    return {name: served.turnaround_s / max(alone_s[name], BOUND_S) for name, served in run.items()}
-
-
-def worst_slowdown(alone_s: Mapping[str, float]) -> Figure:
-    """The largest bounded slowdown of a run."""
-    return lambda run: max(slowdowns(alone_s, run).values())
 
 
 def turnaround_of(name: str) -> Figure:
@@ -245,74 +171,41 @@ ONE_USER = "alone"
 # ----------------------------------------------------------------- measurements
 
 
-@contextmanager
-def two_clusters(nodes: int) -> Iterator[tuple[Client, Client]]:
-    """A cluster of stock's, and one for ours; imports of tasks are done, except in a tiny run."""
-    with local_cluster(nodes) as stock, local_cluster(nodes) as ours:
-        for client in (stock, ours):
-            client.wait_for_workers(nodes)
-            if nodes == NODES:
-                client.run(_warm)
-        yield stock, ours
-
-
-def _warm() -> None:
-    import dask.array
-    import dask.dataframe  # noqa: F401
-
-
-def once(stock: Client, ours: Client, way: str, jobs: Sequence[Arrival]) -> Run:
-    """Let jobs arrive in one of the ways."""
-    asked = arrivals.submissions(jobs)
-    if way in (STOCK, ORACLE):
-        return serve(stock.scheduler.address, asked, managed=False, priorities=way == ORACLE)
-    runtime = dask_hpc.install(ours, policy=way)
-    try:
-        return serve(ours.scheduler.address, asked, managed=True)
-    finally:
-        runtime.uninstall()
-
-
-def measure(
-    scenario: Scenario, options: Options, ways: Sequence[str], run: Callable[[str, Sequence[Arrival]], Run]
-) -> Runs:
-    """All runs of a scenario."""
-    jobs = list(scenario.arrivals)
-    if options.size == "tiny":
-        first = {job.user: job for job in reversed(jobs)}
-        jobs = [job.scaled(TINY_SCALE, TINY_TASKS) for job in jobs if first[job.user] is job]
-    alone_s: dict[str, float] = {}
-    for job in jobs if scenario.oracle else ():
-        (served,) = run(STOCK, [job.arriving(0.0)]).values()
-        alone_s[job.name] = served.turnaround_s
-    chance = random.Random(SEED)
-    by_way: dict[str, list[Run]] = {way: [] for way in ways}
-    for number in range(options.given.rounds or options.pick(5, 3, 1)):
-        for way in chance.sample(list(ways), len(ways)):
-            served = run(way, jobs)
-            by_way[way].append(served)
-            told = ", ".join(f"{name} {each.turnaround_s:.2f}" for name, each in served.items())
-            print(f"round {number}, {way}: mean {mean_turnaround_s(served):.2f} s; {told}", file=sys.stderr)
-    return Runs(arrivals=jobs, by_way=by_way, alone_s=alone_s)
+def found_in(scenario: Scenario, runs: Runs, ways: Sequence[str], policies: Sequence[str]) -> list[Row]:
+    """The rows of a scenario: of the rounds that ended, and which did not."""
+    found = runs.hangs(policies)
+    if all(runs.by_way.values()):
+        found += [row for way in ways for row in runs.summary(way)]
+        found += [row for way in policies for row in scenario.rows(runs, way)]
+    return found
 
 
 def run(options: Options) -> list[Row]:
     rows: list[Row] = []
     policies = options.given.policy or [PROPOSED]
-    with two_clusters(options.pick(NODES, NODES, TINY_NODES)) as (stock, ours):
+    with TwoClusters(options.pick(NODES, NODES, TINY_NODES)) as clusters:
         every = [*SCENARIOS, ONE_USER]
         for name in options.given.only or options.pick(every, every, TINY_SCENARIOS):
             print(name, file=sys.stderr)
-            if name == ONE_USER:
-                found = [row for way in policies for row in one_user.rows(options, stock, ours, way)]
-            else:
-                scenario = SCENARIOS[name]
-                ways = [STOCK, *([ORACLE] if scenario.oracle else []), *policies]
-                runs = measure(scenario, options, ways, partial(once, stock, ours))
-                found = [row for way in ways for row in runs.summary(way)]
-                found += [row for way in policies for row in scenario.rows(runs, way)]
-            rows += [replace(row, name=f"{name}: {row.name}") for row in found]
+            before = list(rows)
+            for found in parts_of(name, options, clusters, policies):
+                rows = [*before, *(replace(row, name=f"{name}: {row.name}") for row in found)]
+                options.write(rows)
     return rows
+
+
+def parts_of(
+    name: str, options: Options, clusters: TwoClusters, policies: Sequence[str]
+) -> Iterator[list[Row]]:
+    """The rows of a scenario, after each round those of all its rounds so far."""
+    if name == ONE_USER:
+        stock, ours = clusters.client(STOCK), clusters.client(PROPOSED)
+        yield [row for way in policies for row in one_user.rows(options, stock, ours, way)]
+        return
+    scenario = SCENARIOS[name]
+    ways = [STOCK, *([ORACLE] if scenario.oracle else []), *policies]
+    for runs in measure(scenario.arrivals, scenario.oracle, options, ways, partial(once, clusters)):
+        yield found_in(scenario, runs, ways, policies)
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -11,14 +11,18 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import harness
 import pays_off
 import pytest
+import rounds
 import run
 import shapes
+from arrivals import Arrival
 from distributed import LocalCluster
 from outside import FORKED
 
@@ -28,7 +32,8 @@ from dask_hpc_policies import registry
 HERE = Path(__file__).resolve().parent
 SHARED = {
     "harness", "machine", "run", "in_kernel", "arrivals", "shapes", "one_user", "many_jobs", "trend_cells",
-    "coupling_rank", "coupling_ranks", "coupling_keys", "trend_fallback", "spinning", "test_benchmarks",
+    "coupling_rank", "coupling_ranks", "coupling_keys", "trend_fallback", "spinning", "rounds",
+    "test_benchmarks",
 }  # fmt: skip
 SCRIPTS = sorted({path.stem for path in HERE.glob("*.py")} - SHARED)
 
@@ -237,6 +242,83 @@ def test_pays_off_compares_medians_and_the_worst_round() -> None:
     assert (worst.value, worst.verdict) == (12 / 10, "fail")
     # a job that takes less than a second alone is held against a second
     assert runs.figures("fair", pays_off.worst_slowdown(alone_s)) == [2.0, 2.0, 6.0]
+
+
+def _rounds_of(hangs: Sequence[tuple[str, int]], number: int = 3) -> list[list[harness.Row]]:
+    """The rows of a scenario after each of its rounds; (way, run of it) that `hangs` names do not end."""
+    runs: Counter[str] = Counter()
+
+    def one(way: str, jobs: Any) -> dict[str, Served]:
+        runs[way] += 1
+        if (way, runs[way]) in hangs:
+            raise TimeoutError("not finished after 300 s: job")
+        return _run_of(**{job.name: float(runs[way]) for job in jobs})
+
+    jobs = [Arrival(user="u", name=name, at_s=0.0, shape=shapes.sleeps, tasks=1, task_s=1.0) for name in "ab"]
+    scenario = pays_off.Scenario(arrivals=jobs, rows=pays_off.pattern(), oracle=True)
+    options = harness.Options("full", False, argparse.Namespace(rounds=number))
+    ways = ["stock", "oracle", "fair"]
+    told = rounds.measure(jobs, True, options, ways, one)
+    return [pays_off.found_in(scenario, so_far, ways, ["fair"]) for so_far in told]
+
+
+def _named(found: Sequence[harness.Row], text: str) -> harness.Row:
+    (row,) = [row for row in found if row.name == text]
+    return row
+
+
+def test_a_round_in_which_a_way_hangs_is_left_out_and_named_and_the_others_are_kept() -> None:
+    # stock's first two runs are those of the jobs alone: it hangs in the second round
+    after = _rounds_of([("stock", 4)])
+    assert len(after) == 3
+    mean = "fair: mean turnaround, ratio to stock"
+    assert [_named(found, mean).note for found in after] == [
+        f"medians of {count}, in brackets the rounds" for count in (1, 1, 2)
+    ]
+    hung = _named(after[-1], "stock: runs that hung")
+    assert (hung.value, hung.verdict) == (1, "info")
+    assert hung.note == "round 2 of 3; left out of the figures of every way"
+    assert not [row for row in after[0] if "hung" in row.name]
+
+
+def test_a_way_of_ours_that_hangs_misses_its_bar() -> None:
+    (*_, last) = _rounds_of([("fair", 1), ("fair", 2)])
+    hung = _named(last, "fair: runs that hung")
+    assert (hung.value, hung.verdict) == (2, "fail")
+    assert _named(last, "fair: mean turnaround, ratio to stock").note.startswith("medians of 1,")
+
+
+def test_a_job_alone_that_hangs_is_tried_again_and_without_it_there_are_no_figures() -> None:
+    (*_, last) = _rounds_of([("stock", 1)])
+    assert _named(last, "stock: runs that hung").note.startswith("a alone;")
+    assert _named(last, "stock: mean turnaround").value > 0
+    ((only,),) = _rounds_of([("stock", 1), ("stock", 2)])
+    assert (only.name, only.value) == ("stock: runs that hung", 2)
+    # every round hung: nothing to compare
+    (*_, (only,)) = _rounds_of([("fair", number) for number in (1, 2, 3)])
+    assert (only.name, only.value) == ("fair: runs that hung", 3)
+
+
+def test_what_has_been_found_is_kept_as_the_parts_end_and_never_half_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = tmp_path / "found.json"
+
+    def run(options: harness.Options) -> list[harness.Row]:
+        found = [harness.Row(name="first", value=1.0, unit="s")]
+        options.write(found)
+        assert [row["name"] for row in json.loads(kept.read_text())["rows"]] == ["first"]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys, "argv", ["it.py", "--write", str(kept)])
+    with pytest.raises(KeyboardInterrupt):
+        harness.main("it", "of two parts", run)
+    assert json.loads(kept.read_text())["rows"][0]["value"] == 1.0
+    # a report that cannot be written leaves the one before
+    with pytest.raises(TypeError):
+        harness.keep(kept, {"rows": object()})
+    assert json.loads(kept.read_text())["rows"][0]["value"] == 1.0
+    assert list(tmp_path.iterdir()) == [kept]
 
 
 SHAPES = [
