@@ -19,6 +19,8 @@ from dask_hpc.demo.stage import Stage
 
 #: So long before the end a worker is told at least, and everything has left it.
 NOTICE_S, MARGIN_S = 1.5, 0.3
+#: So much of the notice goes into having an agent watch over the worker.
+_LEAD_S = 0.1
 
 
 def can_end(stage: Stage) -> bool:
@@ -34,7 +36,7 @@ def end_walltime(stage: Stage, after_s: float, notice_s: float = NOTICE_S) -> bo
     Returns when it has ended, and whether its process was killed: with the runtime it has left by then.
     """
     ends_s = time.time() + max(after_s, notice_s + MARGIN_S)
-    time.sleep(max(0.0, ends_s - notice_s - time.time()))
+    time.sleep(max(0.0, ends_s - notice_s - MARGIN_S - time.time()))
     nanny = fullest(stage)
     if stage.runtime is not None:
         stage.cluster.sync(_watch, nanny, ends_s, notice_s)
@@ -58,5 +60,7 @@ def _held_bytes(dask_scheduler: Any) -> dict[str, int]:
 
 
 async def _watch(nanny: Nanny, ends_s: float, notice_s: float) -> None:
-    known = settings().updated(walltime_notice_s=notice_s, walltime_margin_s=MARGIN_S)
+    # of a walltime that is shorter than its notice an agent would leave the worker half
+    left_s = max(0.0, ends_s - MARGIN_S - _LEAD_S - time.time())
+    known = settings().updated(walltime_notice_s=min(notice_s, left_s), walltime_margin_s=MARGIN_S)
     Agent(nanny, known).start(ends_s)

@@ -1,12 +1,14 @@
-"""Workers that have less time than their shuffle takes: at most its tasks run again, and all is right."""
+"""Workers that have less time than they need: only what is cut short runs again, and all is right."""
 
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import numpy as np
+from departed import depart
 from elastic_clusters import shrinkable
-from elastic_work import result_of, shuffled, until, within
+from elastic_work import Gate, result_of, shuffled, through, until, within
 
 from dask_hpc.scheduler.rpc.service import of
 
@@ -30,5 +32,36 @@ def test_a_shuffle_that_takes_longer_than_there_is_time_runs_again_and_nothing_e
             of_the_shuffle = ("source-320", "rechunk", "shuffle-barrier")
             assert [key for key in again if not any(name in key for name in of_the_shuffle)] == []
             assert await within(made.client.gather(done)) == [result_of(n) for n in range(20)]
+
+    asyncio.run(run())
+
+
+def test_a_worker_whose_time_is_up_gets_no_task_while_it_is_emptied() -> None:
+    async def run() -> None:
+        async with shrinkable(2, threads_per_worker=2) as made:
+            long, short = Gate(), Gate()
+            places = [made.address(name) for name in (0, 1)]
+
+            def submit(gate: Gate, count: int, name: str, **options: Any) -> list[Any]:
+                keys = [f"{name}-{number}" for number in range(count)]
+                effects = made.tally.effects
+                return made.client.map(through, range(count), gate=gate, effects=effects, key=keys, **options)
+
+            # what is moved off it takes a moment
+            await made.results(20, workers=places[:1], allow_other_workers=True)
+            cut = submit(long, 1, "cut", workers=places[:1], allow_other_workers=True)
+            ends = submit(short, 1, "ends", workers=places[:1], allow_other_workers=True)
+            fill = submit(long, 2, "fill", workers=places[1:])
+            await until(lambda: made.tally.side_effects().total() == 4, "both are full")
+            waiting = submit(long, 20, "waits")
+            await until(lambda: len(made.scheduler.workers[places[0]].processing) > 2, "one more is there")
+            going = asyncio.ensure_future(depart(made, 0, 1.0))
+            await until(lambda: len(made.scheduler.workers[places[0]].processing) == 2, "it is drained")
+            short.open()
+            left = await going
+            assert left["executing"] == ["cut-0"]
+            long.open()
+            await within(made.client.gather([*cut, *ends, *fill, *waiting]))
+            assert {key for key, count in made.tally.starts().items() if count > 1} == {"cut-0"}
 
     asyncio.run(run())

@@ -171,23 +171,26 @@ class Reductions:
             if not busy:
                 self._commit(round, reduction)
             elif now_s - reduction.began_s >= deadline_s:
+                after = "it has to go" if round.limit_s is not None else "intake has resumed"
                 text = (
                     f"{len(busy)} tasks or shuffles (first: {busy[0]!r}) had not ended after "
-                    f"{deadline_s:g} s (hpc.shrink-deadline); intake has resumed"
+                    f"{deadline_s:g} s (hpc.shrink-deadline); {after}"
                 )
                 self.abort(round, reduction, Reason(ReasonCode.DEADLINE, text, {"busy": len(busy)}))
 
     def abort(self, round: Round, reduction: Reduction, why: Reason) -> None:
-        """Take a reduction back: intake of its nodes resumes."""
+        """Take a reduction back: intake of its nodes resumes, unless they leave in any case."""
         reduction.step("timeout", "restored")
         round.why = why
         state = self._state
+        # a task that was sent there now would be cut short and run again
+        leaves = round.limit_s is not None and why.code is ReasonCode.DEADLINE
         # what was taken back because the nodes are wanted may be tried again as soon as they are not; where
         # one was lost meanwhile, nothing is known to stand in the way
         at_once = why.code in (ReasonCode.USER_REQUEST, ReasonCode.NODES_GONE)
         again_s = state.now_s() + (0.0 if at_once else state.settings.shrink_deadline_s)
         job = reduction.job if reduction.job is None or reduction.job.active else None
-        state.give(reduction.leaving, job)
+        state.give(reduction.leaving, job, reduction.id if leaves else 0)
         if job is not None:
             job.reconfig_id = 0
             job.step("adapted")
