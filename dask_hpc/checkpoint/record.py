@@ -284,6 +284,12 @@ def write_record(folder: str, version: str, text: str) -> None:
         raise
 
 
+def remove_unfinished(folder: str) -> None:
+    """Remove parts of records that somebody was writing who was killed; nobody may be writing one now."""
+    for path in Path(folder).glob(f"*{_SUFFIX}.new"):
+        path.unlink(missing_ok=True)
+
+
 def records(folder: str) -> list[str]:
     """Files of the records in a folder."""
     return [str(path) for path in sorted(Path(folder).glob(f"*{_SUFFIX}"))]

@@ -274,6 +274,11 @@ class Segments:
             weakref.finalize(self, os.close, disk.held(place))
             self._held = place
 
+    @property
+    def folder(self) -> Path:
+        """Where they are, those on the disk apart."""
+        return self._folder
+
     def names(self) -> list[str]:
         """All that are reserved."""
         with self._turn:

@@ -25,7 +25,13 @@ from dask_hpc.checkpoint.checksums import crc32c
 from dask_hpc.checkpoint.layout import slot_bytes
 from dask_hpc.checkpoint.plan import Array, Written
 from dask_hpc.checkpoint.record import records
-from dask_hpc.checkpoint.segments import disk_bytes, held_bytes, open_segment, write_segment
+from dask_hpc.checkpoint.segments import (
+    disk_bytes,
+    held_bytes,
+    open_segment,
+    segment_names,
+    write_segment,
+)
 from dask_hpc.checkpoint.services import most_added
 from dask_hpc.checkpoint.values import to_bytes
 from dask_hpc.errors import CheckpointError, WorkerError
@@ -194,9 +200,10 @@ class ManagerSection:
 
 
 def _is_down(process: HostProcess) -> bool:
-    """Whether no manager runs that holds a version."""
+    """Whether no manager runs that holds a version, or has left something of one."""
+    folder = str(process.folder)
     try:
-        return process.pid is None and bool(records(str(process.folder)))
+        return process.pid is None and bool(records(folder) or segment_names(folder))
     except OSError:
         return False  # it has ended, with all that it held
 
@@ -268,9 +275,7 @@ async def write(
     section = _manager(dask_worker)
     more = most_added(array)
     nbytes = slots_bytes(blocks, more)
-    where, segment = await reserved(
-        dask_worker.rpc, lambda: section.home(**manager), nbytes, version, ended
-    )
+    where, segment = await reserved(dask_worker.rpc, lambda: section.home(**manager), nbytes, version, ended)
     if transfer == "pull" and not dask_worker.address.startswith("inproc"):
         places = await _pulled(dask_worker, where, segment, blocks, more)
     else:

@@ -27,6 +27,7 @@ from distributed.core import Status
 from dask_hpc.checkpoint.blobs import Home
 from dask_hpc.checkpoint.record import read_records, records
 from dask_hpc.errors import CheckpointError, WorkerError
+from dask_hpc.worker.fetching import ask
 from dask_hpc.worker.host_process import HostProcess, collect, folders, join, seen_s, take
 
 logger = logging.getLogger("distributed.dask_hpc")
@@ -144,6 +145,8 @@ class LeftBehind:
                 return False
             taken = HostProcess.taken(MANAGER, TARGET, folder, here, float(wanted["linger_s"]))
             home = await self._take(taken, float(wanted["share"]))
+            if not ours:
+                await self._tidied(home)
             told = await asyncio.to_thread(read_records, str(folder))
         except FileNotFoundError:
             return True  # its manager has ended
@@ -157,6 +160,13 @@ class LeftBehind:
         if "error" in answer:
             logger.warning("The scheduler refuses what was left in %s: %s", folder, answer["error"])
         return True
+
+    async def _tidied(self, home: Home) -> None:
+        """Have dropped what was reserved for versions that the lost scheduler had not written to the end."""
+        try:
+            await ask(self._worker.rpc, home.address, "tidy")
+        except (OSError, CheckpointError) as error:
+            logger.warning("What a lost cluster was writing stays in %s: %s", home.folder, error)
 
 
 async def answers(pool: Any, owner: Owner) -> bool:

@@ -17,8 +17,8 @@ import os
 import ssl
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +63,7 @@ class Manager(Server):
         self.segments = Segments(folder, limit_bytes, lambda: _held_by_others(folder, host), **disk)
         self._security = security
         self._reservations = Reservations(self.segments)
+        self.segments.drop(self._reservations.take_up())
         handlers: dict[str, Callable[..., Awaitable[Any]]] = {
             "reserve": self.reserve,
             "pull": self.pull,
@@ -156,36 +157,18 @@ class Manager(Server):
         """
         sources = [(Home(**part["home"]), tuple(Range(*each) for each in part["ranges"])) for part in parts]
         lengths = [sum(one.nbytes for one in ranges) for _, ranges in sources]
-        segment = await asyncio.to_thread(self.segments.reserve, parity_bytes(lengths, parities))
-        self._reservations.add(segment, version, None)
-        try:
-            descriptor = open_segment(self.folder, segment, os.O_WRONLY)
-            try:
-                await self._encode(descriptor, sources, max(lengths), parities, number)
-            finally:
-                os.close(descriptor)
-            self._reservations.seal(segment)
-        except BaseException:
-            self._reservations.give_up([segment])
-            raise
+        async with self._new(parity_bytes(lengths, parities), version) as (segment, descriptor):
+            await self._encode(descriptor, sources, max(lengths), parities, number)
         return {"segment": segment}
 
     async def adopt(self, group: Any, blob: int) -> dict[str, Any]:
         """Make again what a lost host held, of what others of its group hold; gives its segment."""
         found = decode(Group, group)
         nbytes = found.blobs[blob].nbytes
-        segment = await asyncio.to_thread(self.segments.reserve, nbytes)
-        try:
-            descriptor = open_segment(self.folder, segment, os.O_WRONLY)
-            try:
-                for start in range(0, nbytes, CHUNK):
-                    piece = await remake(self.rpc, found, blob, start, min(nbytes, start + CHUNK))
-                    await asyncio.to_thread(_write_at, descriptor, start, piece.data)
-            finally:
-                os.close(descriptor)
-        except BaseException:
-            self.segments.drop([segment])
-            raise
+        async with self._new(nbytes) as (segment, descriptor):
+            for start in range(0, nbytes, CHUNK):
+                piece = await remake(self.rpc, found, blob, start, min(nbytes, start + CHUNK))
+                await asyncio.to_thread(_write_at, descriptor, start, piece.data)
         return {"segment": segment}
 
     async def verify(self, segment: str, blocks: Sequence[tuple[int, int, int]]) -> dict[str, Any]:
@@ -249,6 +232,26 @@ class Manager(Server):
         return {}
 
     # ------------------------------------------------------------------ how
+
+    def give_up_late(self) -> None:
+        """Have room again that those had reserved who were lost since then."""
+        self._reservations.give_up_late()
+
+    @asynccontextmanager
+    async def _new(self, nbytes: int, version: str = "") -> AsyncIterator[tuple[str, int]]:
+        """A segment that this process writes, and its descriptor; given up when that comes to nothing."""
+        segment = await asyncio.to_thread(self.segments.reserve, nbytes)
+        self._reservations.add(segment, version, None)
+        try:
+            descriptor = open_segment(self.folder, segment, os.O_WRONLY)
+            try:
+                yield segment, descriptor
+            finally:
+                os.close(descriptor)
+            self._reservations.seal(segment)
+        except BaseException:
+            self._reservations.give_up([segment])
+            raise
 
     async def _encode(
         self,
@@ -370,6 +373,7 @@ async def _serve(folder: Path, stop: threading.Event) -> None:
     waiting = asyncio.ensure_future(asyncio.to_thread(stop.wait))
     since_s = time.monotonic()
     while not (await asyncio.wait([waiting], timeout=_LOOK_S))[0]:
+        manager.give_up_late()
         try:
             since_s = _unneeded_since_s(folder, since_s)
         except FileNotFoundError:

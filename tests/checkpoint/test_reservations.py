@@ -72,3 +72,47 @@ def test_what_is_reserved_is_written_in_time_or_given_up(
     there.add(large, ONE, 10**12)
     there.give_up_late()
     assert set(segments.names()) == {sealed, made_here, large}
+
+
+def test_the_next_manager_knows_what_the_last_one_has_reserved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, before, (done, half, late) = made(tmp_path, ONE, ONE, OTHER)
+    before.seal(done)
+    amid, adopted, answered = [before._segments.reserve(10) for _ in range(3)]
+    before.add(amid, ONE, None)
+    before.add(adopted, "", None)
+    before.seal(adopted)
+    segments = Segments(str(tmp_path), 10**6)
+    there = Reservations(segments)
+    # nobody writes what that one was writing, or knows what it has not answered
+    assert set(there.take_up()) == {amid, answered}
+    there.give_up_late()
+    segments.drop([amid, answered])
+    assert set(segments.names()) == {done, half, late, adopted}
+    assert set(there.end(ONE, [])) == {done}
+    assert set(segments.names()) == {done, late, adopted}
+    monkeypatch.setattr(reservations, "_WRITTEN_S", -1.0)
+    # its writer was lost, too, and this one before what has ended was dropped
+    again = Reservations(segments)
+    assert again.take_up() == [done]
+    segments.drop([done])
+    again.give_up_late()
+    assert set(segments.names()) == {adopted}
+    assert again.whole(OTHER, [adopted]) == []
+    assert {path.name for path in tmp_path.iterdir() if path.suffix != ".unused"} == {f"{adopted}.segment"}
+
+
+def test_where_a_record_is_damaged_nobody_knows_what_is_needed(tmp_path: Path) -> None:
+    segments, _, _ = made(tmp_path)
+    named = segments.reserve(10)
+    (tmp_path / f"{ONE}.version").write_text("damaged")
+    assert Reservations(segments).take_up() == []
+    assert segments.names() == [named]
+
+
+@pytest.mark.parametrize("version", ["../other", "1" * 31, "1" * 33])
+def test_what_no_version_is_called_is_refused(tmp_path: Path, version: str) -> None:
+    with pytest.raises(CheckpointError, match="is no version; allowed: 32 hexadecimal digits"):
+        made(tmp_path, version)
+    assert list(tmp_path.iterdir()) == []

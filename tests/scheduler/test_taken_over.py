@@ -23,10 +23,12 @@ from outside import FORKED
 
 import dask_hpc
 from dask_hpc.checkpoint.record import records
+from dask_hpc.checkpoint.segments import segment_path
 from dask_hpc.doctor.store import _taken_over
 from dask_hpc.errors import CheckpointError
 from dask_hpc.scheduler.rpc.service import of
 from dask_hpc.worker import left_behind
+from dask_hpc.worker.fetching import ask
 from dask_hpc.worker.host_process import folders, join, occupied
 from dask_hpc.worker.left_behind import LeftBehind, Owner, answers, read_owner, write_owner
 from dask_hpc.worker.managers import listening
@@ -87,7 +89,12 @@ def taken_over(process, left, notes):
         with pytest.raises(ValueError, match="no host holds 'field' in memory"):
             await dask_hpc.restore("field", c)
         assert (names(s), taken(s)) == (set(), None)
+        # as for a version that is still being written
+        address = listening(left[0])["address"]
+        answer = await ask(a.rpc, address, "reserve", nbytes=10, version="1" * 32)
+        unfinished.append(segment_path(str(left[0]), answer["segment"]))
 
+    unfinished: list[str] = []
     beside_one_that_lives()
     owners = {read_owner(folder) for folder in left}
     assert len(owners) == 1
@@ -99,6 +106,7 @@ def taken_over(process, left, notes):
     async def after_it(c, s, a, b):
         rt = await dask_hpc.install(c)
         await until(lambda: names(s) == {"field", "night"}, "all is taken over")
+        assert not os.path.exists(*unfinished)
         assert traces_of_ours(s) == [], "what nobody has asked for costs no task anything"
         assert taken(s)["asked"] == []
         back = await dask_hpc.restore("field", c)
