@@ -10,6 +10,7 @@ import dask
 
 from dask_hpc.cli.connection import connected, connection_options
 from dask_hpc.cli.replacing import can_ask
+from dask_hpc.cli.stores import any_store, asked, named_store, store_option
 from dask_hpc.terminal import echo_json, echo_table, json_option, one_line, progress_bar
 from dask_hpc_policies.wording import counted
 
@@ -42,39 +43,6 @@ _TOTALS = {
 _PUBLISHED = (
     "the cluster has a data set {0!r}; give another name with --as, or unpublish it: "
     "client.unpublish_dataset({0!r})"
-)
-
-
-def _store(context: click.Context, option: click.Parameter, folder: str | None) -> Store:
-    store = _any_store(context, option, folder)
-    if store is None:
-        raise click.UsageError("no store: give --store DIR, or set hpc.checkpoint.store")
-    return store
-
-
-def _any_store(_context: click.Context, _option: click.Parameter, folder: str | None) -> Store | None:
-    from dask_hpc.checkpoint.store import Store
-
-    folder = folder or dask.config.get("hpc.checkpoint.store", None)
-    if not folder:
-        return None
-    if not Path(folder).is_dir():
-        raise click.UsageError(
-            f"the store {folder} is not a folder; give --store DIR, or set hpc.checkpoint.store"
-        )
-    return Store(folder)
-
-
-def _named_store(context: click.Context, option: click.Parameter, folder: str | None) -> Store | None:
-    return _any_store(context, option, folder) if folder else None
-
-
-store_option = click.option(
-    "--store",
-    type=click.Path(),
-    callback=_store,
-    metavar="DIR",
-    help="Folder of all checkpoints; without it, the setting hpc.checkpoint.store.",
 )
 
 
@@ -114,7 +82,7 @@ def ls(name: str | None, store: Store, as_json: bool) -> None:
             "created_s": version.created_s,
             "levels": list(version.levels),
         }
-        for version in store.versions(_checked(name))
+        for version in asked(store.folder)(store.versions, _checked(name))
     ]
     if as_json:
         echo_json(rows)
@@ -140,10 +108,11 @@ def verify(name: str, version: int | None, key_file: str | None, store: Store, a
     """
     from dask_hpc.checkpoint.verify import verify as check
 
-    chosen = store.find(_named(name), version)
-    key = _key(chosen, key_file)
+    ask = asked(store.folder)
+    chosen = ask(store.find, _named(name), version)
+    key = ask(_key, chosen, key_file)
     with progress_bar("verify") as show:
-        problems = check(chosen, show, key=key)
+        problems = ask(check, chosen, show, key=key)
     row = {
         "name": chosen.name,
         "version": chosen.version,
@@ -173,7 +142,7 @@ def verify(name: str, version: int | None, key_file: str | None, store: Store, a
 @click.option(
     "--store",
     type=click.Path(),
-    callback=_any_store,
+    callback=any_store,
     metavar="DIR",
     help="Folder of all checkpoints; without it, hpc.checkpoint.store; with neither, memory alone.",
 )
@@ -189,18 +158,18 @@ def gc(keep: int, dry_run: bool, yes: bool, store: Store | None, as_json: bool) 
 
     left_s = max(LEFT_S, node_settings().checkpoint_linger_s)
     left = [str(path) for path in collect(left_s, dry_run=True)]
-    paths = [] if store is None else store.collect(keep, dry_run=True)
+    paths = [] if store is None else asked(store.folder)(store.collect, keep, dry_run=True)
     if not dry_run and (paths or left):
         if not yes:
-            asked = [] if store is None else [f"{len(paths)} versions"]
+            both = [] if store is None else [f"{len(paths)} versions"]
             if left:
-                asked.append(f"what {counted(len(left), 'manager')} left in memory")
-            what = " and ".join(asked)
+                both.append(f"what {counted(len(left), 'manager')} left in memory")
+            what = " and ".join(both)
             if as_json or not can_ask():
                 raise click.UsageError(f"{what} would be removed; --yes removes them")
             where = "" if store is None else f" (store: {store.folder})"
             click.confirm(f"Remove {what}{where}?", abort=True, err=True)
-        paths = [] if store is None else store.collect(keep)
+        paths = [] if store is None else asked(store.folder)(store.collect, keep)
         left = [str(path) for path in collect(left_s)]
     if store is None:
         click.echo("Note: no store (--store DIR, hpc.checkpoint.store): memory alone is looked at", err=True)
@@ -229,10 +198,11 @@ def export(
     """
     from dask_hpc.checkpoint.export import export as copy
 
-    chosen = store.newest(_named(name), version)
-    key = _key(chosen, key_file)
+    ask = asked(store.folder)
+    chosen = ask(store.newest, _named(name), version)
+    key = ask(_key, chosen, key_file)
     with progress_bar("export") as show:
-        copy(chosen, path, show, key=key)
+        ask(copy, chosen, path, show, key=key)
     row = {
         "name": chosen.name,
         "version": chosen.version,
@@ -254,7 +224,7 @@ def export(
 @click.option(
     "--store",
     type=click.Path(),
-    callback=_named_store,
+    callback=named_store,
     metavar="DIR",
     help="Folder of all checkpoints, for workers, too; without it, what dask_hpc.restore would take.",
 )
@@ -330,6 +300,18 @@ def restore(
 @json_option
 def status(store: Store, as_json: bool) -> None:
     """Sum up each name: whole versions, their bytes, damaged ones, what was left unfinished."""
+    rows, problem = asked(store.folder)(_summed, store)
+    if as_json:
+        echo_json({"store": str(store.folder), "problem": problem, "names": rows})
+        return
+    told = [{**row, "created": _when(row["created_s"])} for row in rows]
+    echo_table(told, _TOTALS, f"no checkpoint in {store.folder}")
+    if problem:
+        click.echo(f"Warning: {problem}", err=True)
+
+
+def _summed(store: Store) -> tuple[list[dict[str, Any]], str | None]:
+    """A row for each name, and why nothing can be written to the store."""
     rows = []
     for name in store.names():
         versions = store.versions(name)
@@ -349,13 +331,7 @@ def status(store: Store, as_json: bool) -> None:
                     "unfinished_bytes": sum(version.bytes for version in drafts),
                 }
             )
-    if as_json:
-        echo_json({"store": str(store.folder), "problem": store.problem(), "names": rows})
-        return
-    told = [{**row, "created": _when(row["created_s"])} for row in rows]  # type: ignore[arg-type]
-    echo_table(told, _TOTALS, f"no checkpoint in {store.folder}")
-    if problem := store.problem():
-        click.echo(f"Warning: {problem}", err=True)
+    return rows, store.problem()
 
 
 def _key(version: Version, key_file: str | None) -> bytes | None:

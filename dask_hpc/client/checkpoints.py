@@ -20,6 +20,7 @@ from distributed import Client, Future
 from dask_hpc.channel import Channel, answered
 from dask_hpc.checkpoint.levels import checked_levels, what_there_is
 from dask_hpc.checkpoint.names import checked_folder, checked_name, checked_version
+from dask_hpc.config import find
 from dask_hpc.errors import CheckpointError, CheckpointTypeError, InstallError
 from dask_hpc.show import line
 from dask_hpc_policies.codec import encode
@@ -264,7 +265,8 @@ def restore(
     UnknownCheckpoint
         When there is no such name or version.
     CheckpointError
-        When it cannot be read, or unpickling would be needed.
+        When it cannot be read, or unpickling would be needed, or the store has not answered for
+        ``hpc.checkpoint.silence``.
     CheckpointTypeError, InstallError
         When `client` is no client, or is closed.
     ValueError
@@ -306,6 +308,7 @@ async def restored(
     """What `restore` does, and which version it has taken."""
     from dask_hpc.checkpoint.opening import open_checkpoint
     from dask_hpc.checkpoint.store import Store
+    from dask_hpc.checkpoint.store_threads import Asked
     from dask_hpc.worker.in_memory import open_records
 
     asked = {"name": checked_name(name), "version": checked_version(version), "allow_pickle": allow_pickle}
@@ -317,20 +320,21 @@ async def restored(
         raise ValueError(
             f"no store is named, and no host holds {what} in memory: give store=..., or set hpc.{_STORE}"
         )
-    records, newest_s = held.get("records", ()), None
+    patience_s = find("checkpoint.silence").configured()
+    store_of, records, newest_s = Asked(folder, patience_s), held.get("records", ()), None
     if folder is not None:
         try:
-            found = await asyncio.to_thread(Store(folder).newest, name, version)
+            found = await store_of.soon(Store(folder).newest, name, version)
             newest_s = found.created_s
         except CheckpointError as error:
             if not records:
                 raise type(error)(f"{error}; {held['why']}" if held else str(error)) from None
     if newest_s is not None and (not records or newest_s >= held["created_s"]):
-        await _is_read(client, found.path)
+        await _is_read(client, found.path, patience_s)
         opened = partial(open_checkpoint, found.path, allow_pickle=allow_pickle, key_file=key_file)
-        made = on_cluster(client, await asyncio.to_thread(opened))
+        made = on_cluster(client, await store_of.soon(opened))
         # opening may have taken longer than the scheduler waits for the tasks
-        if not await _is_read(client, found.path) and found.manifest().plan.arrays:
+        if not await _is_read(client, found.path, patience_s) and found.manifest().plan.arrays:
             warnings.warn(
                 f"version {found.version} of {name!r} may be removed while it is read: the scheduler cannot "
                 f"lock {found.path}; have it see the store by this path, and collect no versions meanwhile",
@@ -343,10 +347,13 @@ async def restored(
     return Restored(made, held["version"], held["bytes"], None)
 
 
-async def _is_read(client: Client, path: str) -> bool:
+async def _is_read(client: Client, path: str, patience_s: float) -> bool:
     """Have the scheduler lock a version; whether it has, or nobody has to as it is not installed there."""
     try:
-        return bool((await Channel(client).ask("version_is_read", path=path))["locked"])
+        asking = Channel(client).ask("version_is_read", path=path)
+        return bool((await asyncio.wait_for(asking, patience_s))["locked"])
+    except TimeoutError:
+        return False  # the mount may hang there alone
     except InstallError:
         return True
 

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+import dask
+
 from dask_hpc.errors import ConfigError
 from dask_hpc_policies.params import Parameter, ParameterError, duration_text
 
@@ -69,6 +71,10 @@ class Setting:
     def of(self, settings: Any) -> Any:
         """Its value among `settings`."""
         return settings.extra[self.extra][self.field] if self.extra else getattr(settings, self.field)
+
+    def configured(self) -> Any:
+        """Its value in the configuration of this process; raises as `check`."""
+        return self.check(dask.config.get(f"hpc.{self.key}", self.default))
 
     def check(self, value: Any) -> Any:
         """The clean value that `value` stands for.

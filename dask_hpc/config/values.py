@@ -158,8 +158,8 @@ class Settings:
         "the worker need not see the memory of the manager. Reading back is as it is."))
     checkpoint_silence_s: float = _row(Duration("checkpoint.silence", 30.0, lo=0.1, hi=_DAY_S,
         help="A worker that does not answer for so long while a version is written to the memory of hosts is "
-        "silent: that version goes to the store instead, where there is one (else it waits). So is a "
-        "manager, which is not waited for either way; who reads what it holds reads the next copy."))
+        "silent: that version goes to the store, where there is one (else it waits). So is a manager: who "
+        "reads what it holds reads the next copy. Nor do clients and commands wait longer for a store."))
     checkpoint_ask_again_s: float = _row(Duration("checkpoint.ask-again", 60.0, hi=30 * _DAY_S,
         help="A silent worker is asked for versions in memory again so long after it was found so (t_wait), "
         "and so is a silent manager. Until then those that need it go to the store at once."))

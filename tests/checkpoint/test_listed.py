@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from dask_hpc.checkpoint import whereabouts
+from dask_hpc.checkpoint import store_threads, whereabouts
 from dask_hpc.checkpoint.blobs import Home
 from dask_hpc.checkpoint.whereabouts import Whereabouts, load
-from dask_hpc.scheduler.checkpoint import store_threads
 from dask_hpc.scheduler.checkpoint.listed import Listed
 
 

@@ -20,11 +20,11 @@ from losses import kill
 from saved import save
 
 import dask_hpc
-from dask_hpc.checkpoint import whereabouts
+from dask_hpc.checkpoint import store_threads, whereabouts
 from dask_hpc.checkpoint.draft import Draft
 from dask_hpc.checkpoint.opening import open_checkpoint
 from dask_hpc.errors import CheckpointError
-from dask_hpc.scheduler.checkpoint import held, memory, store_threads
+from dask_hpc.scheduler.checkpoint import held, memory
 from dask_hpc.scheduler.rpc.service import of
 from dask_hpc.wire import HEARTBEAT
 from dask_hpc.worker import host_memory

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any
 
 from dask_hpc.checkpoint import passing
 from dask_hpc.checkpoint.plan import Array
+from dask_hpc.checkpoint.store_threads import in_store
 from dask_hpc.clock import stopwatch_s
 from dask_hpc.scheduler.checkpoint.protected import Protected
-from dask_hpc.scheduler.checkpoint.store_threads import in_store
 from dask_hpc.scheduler.internals import reads, remote
 from dask_hpc.scheduler.tables.parts import Departure
 from dask_hpc.scheduler.tables.state import State

@@ -23,13 +23,13 @@ from dask_hpc.checkpoint.names import checked_name
 from dask_hpc.checkpoint.plan import Plan
 from dask_hpc.checkpoint.services import checked_services
 from dask_hpc.checkpoint.store import Store
+from dask_hpc.checkpoint.store_threads import in_store
 from dask_hpc.errors import CheckpointError
 from dask_hpc.scheduler.checkpoint.commit import Commit
 from dask_hpc.scheduler.checkpoint.commits import Commits
 from dask_hpc.scheduler.checkpoint.protected_job import ProtectedJob
 from dask_hpc.scheduler.checkpoint.results import Results, found_in
 from dask_hpc.scheduler.checkpoint.rows import versions_row
-from dask_hpc.scheduler.checkpoint.store_threads import in_store
 from dask_hpc.scheduler.core.engine import Engine
 from dask_hpc.scheduler.core.notices import notify
 from dask_hpc.scheduler.internals import reads, writes

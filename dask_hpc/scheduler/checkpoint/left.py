@@ -19,12 +19,12 @@ from dask_hpc.checkpoint import whereabouts
 from dask_hpc.checkpoint.describe import PROGRAM, RESULTS
 from dask_hpc.checkpoint.opening import block_keys
 from dask_hpc.checkpoint.record import Record, dump, parse
+from dask_hpc.checkpoint.store_threads import in_store, soon
 from dask_hpc.checkpoint.whereabouts import Whereabouts
 from dask_hpc.errors import CheckpointError, WorkerError
 from dask_hpc.scheduler.checkpoint.held import Held
 from dask_hpc.scheduler.checkpoint.memory import Memory
 from dask_hpc.scheduler.checkpoint.protected import Protected
-from dask_hpc.scheduler.checkpoint.store_threads import in_store, soon
 from dask_hpc.scheduler.internals import remote
 from dask_hpc.scheduler.tables.parts import Method
 from dask_hpc.scheduler.tables.state import State

@@ -10,9 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from dask_hpc.checkpoint import whereabouts
+from dask_hpc.checkpoint import store_threads, whereabouts
 from dask_hpc.checkpoint.whereabouts import Whereabouts
-from dask_hpc.scheduler.checkpoint import store_threads
 
 logger = logging.getLogger(__name__)
 

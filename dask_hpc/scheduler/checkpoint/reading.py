@@ -16,10 +16,10 @@ from typing import Any
 
 from dask_hpc.checkpoint.locks import Lock
 from dask_hpc.checkpoint.opening import readers
+from dask_hpc.checkpoint.store_threads import in_store
 from dask_hpc.checkpoint.versions import is_folder_name
 from dask_hpc.clock import stopwatch_s
 from dask_hpc.errors import CheckpointValueError
-from dask_hpc.scheduler.checkpoint.store_threads import in_store
 from dask_hpc.scheduler.internals import runs
 from dask_hpc.scheduler.tables.parts import Method
 from dask_hpc.scheduler.tables.state import State

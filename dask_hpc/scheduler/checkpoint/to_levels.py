@@ -17,6 +17,7 @@ from dask_hpc.checkpoint.draft import Draft
 from dask_hpc.checkpoint.opening import readers
 from dask_hpc.checkpoint.services import closed
 from dask_hpc.checkpoint.store import Store
+from dask_hpc.checkpoint.store_threads import in_store, soon
 from dask_hpc.checkpoint.versions import numbers
 from dask_hpc.clock import stopwatch_s
 from dask_hpc.errors import CheckpointError
@@ -26,7 +27,6 @@ from dask_hpc.scheduler.checkpoint.left import Left
 from dask_hpc.scheduler.checkpoint.protected import Protected
 from dask_hpc.scheduler.checkpoint.reading import Reading
 from dask_hpc.scheduler.checkpoint.silent import Silent
-from dask_hpc.scheduler.checkpoint.store_threads import in_store, soon
 from dask_hpc.scheduler.checkpoint.writing import UNKNOWN_S, Writing, to_store
 from dask_hpc.scheduler.internals import runs
 from dask_hpc.scheduler.placing.gate import Gate

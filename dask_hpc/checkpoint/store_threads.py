@@ -1,0 +1,175 @@
+"""Threads of a process for what is asked of a store, which may never answer.
+
+A mount that hangs keeps the thread that asks it. These threads do nothing else, so that all else that needs
+one goes on: versions in memory, what `rt.status` says of them, and Ctrl-C. Nor does the process wait for them
+when it ends. They come when something is asked, and go when there is nothing more.
+
+Whether a call gets on is seen by the time that the processor has given its thread: one that waits in the
+kernel for a mount has none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from typing import Any, Generic, ParamSpec, TypeVar
+
+from dask_hpc.clock import stopwatch_s
+from dask_hpc.errors import CheckpointError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+#: Stores answer several at once; who asks when so many wait for a mount that hangs waits, too.
+_MOST = 16
+#: Who needs no store does not wait longer for one, in seconds.
+PATIENCE_S = 5.0
+#: Less time of the processor is none, in ns: some file systems wake who waits for them now and then.
+_NONE_NS = 1_000_000
+#: How often one looks whether a call gets on, in seconds.
+_LOOK_S = 1.0
+
+
+class _Answer(Future[T], Generic[T]):
+    """What a thread will find."""
+
+    #: Clock of the processor's time for that thread; None: it has not begun.
+    clock: int | None = None
+
+    def used_ns(self) -> int | None:
+        """Time that the processor has given it; None: it has not begun, or has ended."""
+        try:
+            return None if self.clock is None else time.clock_gettime_ns(self.clock)
+        except OSError:
+            return None
+
+
+class _Threads:
+    """At most so many, which take what waits in order."""
+
+    def __init__(self) -> None:
+        self._turn = threading.Lock()
+        self._waiting: deque[tuple[_Answer[Any], Callable[[], Any]]] = deque()
+        self._count = 0
+
+    def begin(self, call: Callable[[], T]) -> _Answer[T]:
+        """What a thread will find."""
+        answer: _Answer[T] = _Answer()
+        with self._turn:
+            self._waiting.append((answer, call))
+            if new := self._count < _MOST:
+                self._count += 1
+        if new:
+            threading.Thread(target=self._work, name="hpc-store", daemon=True).start()
+        return answer
+
+    def _work(self) -> None:
+        while True:
+            with self._turn:
+                if not self._waiting:
+                    self._count -= 1
+                    return
+                answer, call = self._waiting.popleft()
+            if answer.set_running_or_notify_cancel():
+                answer.clock = time.pthread_getcpuclockid(threading.get_ident())
+                try:
+                    answer.set_result(call())
+                except BaseException as error:
+                    answer.set_exception(error)
+
+
+_threads = _Threads()
+
+
+async def in_store(function: Callable[P, T], *args: P.args, **more: P.kwargs) -> T:
+    """What a function gives that a thread of these runs; raises what it raises.
+
+    What has begun goes on when whoever waits is cancelled.
+    """
+    return await asyncio.wrap_future(_threads.begin(lambda: function(*args, **more)))
+
+
+async def soon(function: Callable[P, T], *args: P.args, **more: P.kwargs) -> T:
+    """The same, for who does without an answer that takes long.
+
+    Raises
+    ------
+    TimeoutError
+        When there is none within `PATIENCE_S`; it says so.
+    """
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            return await in_store(function, *args, **more)
+    except TimeoutError:
+        raise TimeoutError(f"it has not answered within {PATIENCE_S:g} s") from None
+
+
+class Asked:
+    """One who asks a store, and waits as long as it gets on.
+
+    Parameters
+    ----------
+    store
+        The store, as it is called where it does not.
+    patience_s
+        So long without getting on is too long (``hpc.checkpoint.silence``).
+    """
+
+    def __init__(self, store: object, patience_s: float) -> None:
+        self._store, self._patience_s = store, patience_s
+
+    def __call__(self, function: Callable[P, T], *args: P.args, **more: P.kwargs) -> T:
+        """What a function gives that reads the store; raises what it raises.
+
+        Raises
+        ------
+        CheckpointError
+            When it does not get on.
+        """
+        answer = _threads.begin(lambda: function(*args, **more))
+        watch = _Watch(answer)
+        while not wait([answer], self._look_s).done:
+            self._check(watch)
+        return answer.result()
+
+    async def soon(self, function: Callable[P, T], *args: P.args, **more: P.kwargs) -> T:
+        """The same on a loop, which goes on meanwhile."""
+        answer = _threads.begin(lambda: function(*args, **more))
+        watch, waiting = _Watch(answer), asyncio.wrap_future(answer)
+        try:
+            while not (await asyncio.wait([waiting], timeout=self._look_s))[0]:
+                self._check(watch)
+            return waiting.result()
+        finally:
+            waiting.cancel()
+
+    @property
+    def _look_s(self) -> float:
+        return min(_LOOK_S, self._patience_s / 4)
+
+    def _check(self, watch: _Watch) -> None:
+        if watch.still_s() >= self._patience_s:
+            raise CheckpointError(
+                f"the store {self._store} has not answered for {self._patience_s:g} s: its mount may hang; "
+                "see that ls shows it, give another store, or raise hpc.checkpoint.silence"
+            )
+
+
+class _Watch:
+    """Whether a call gets on."""
+
+    def __init__(self, answer: _Answer[Any]) -> None:
+        self._answer = answer
+        self._used_ns: int | None = None
+        self._since_s = stopwatch_s()
+
+    def still_s(self) -> float:
+        """For how long it has not, in seconds."""
+        used_ns, now_s = self._answer.used_ns(), stopwatch_s()
+        if used_ns is not None and (self._used_ns is None or used_ns - self._used_ns >= _NONE_NS):
+            self._used_ns, self._since_s = used_ns, now_s
+        return now_s - self._since_s

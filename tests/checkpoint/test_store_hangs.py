@@ -1,0 +1,106 @@
+"""A store whose mount hangs: who restores from it, or lists it, hears so in time, and can be interrupted."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dask
+import pytest
+from command_line import refused, run
+from helpers import live
+
+import dask_hpc
+from dask_hpc.checkpoint import store as stores
+from dask_hpc.checkpoint.store_threads import Asked
+from dask_hpc.errors import CheckpointError
+
+TOLD = r"the store .* has not answered for 0\.2 s: .*hpc\.checkpoint\.silence"
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """A store in which no folder can be listed before it opens."""
+    opens, found = threading.Event(), stores.numbered
+
+    def numbered(*arguments: Any) -> Any:
+        assert opens.wait(60)
+        return found(*arguments)
+
+    monkeypatch.setattr(stores, "numbered", numbered)
+    with dask.config.set({"hpc.checkpoint.silence": "200 ms"}):
+        yield opens
+    opens.set()
+
+
+@live(workers=1, config={"hpc.checkpoint.silence": "200 ms"})
+async def test_restoring_from_a_store_that_hangs_ends_with_what_to_do(c, s, a, tmp_path, gate):
+    with pytest.raises(CheckpointError, match=TOLD):
+        await dask_hpc.restore("field", c, store=tmp_path)
+    gate.set()
+
+
+@pytest.mark.parametrize("command", [("ls",), ("status",), ("verify", "field")])
+def test_a_command_says_so_too(tmp_path: Path, gate: threading.Event, command: tuple[str, ...]) -> None:
+    (tmp_path / "field").mkdir()
+    result = run("checkpoint", *command, "--store", str(tmp_path))
+    assert result.exit_code == 1
+    assert str(tmp_path) in result.output
+    assert "hpc.checkpoint.silence" in result.output
+
+
+def test_what_gets_on_is_waited_for_however_long_it_takes() -> None:
+    def works() -> str:
+        until_s = time.monotonic() + 0.7
+        while time.monotonic() < until_s:
+            sum(range(1000))
+        return "done"
+
+    ask = Asked("/store", 0.2)
+    assert ask(works) == "done"
+    assert asyncio.run(ask.soon(works)) == "done"
+
+
+def test_what_the_store_raises_is_raised() -> None:
+    def gone() -> None:
+        raise TimeoutError("of the file system")
+
+    with pytest.raises(TimeoutError, match="of the file system"):
+        Asked("/store", 0.2)(gone)
+    with pytest.raises(TimeoutError, match="of the file system"):
+        asyncio.run(Asked("/store", 0.2).soon(gone))
+
+
+def test_a_silence_that_cannot_be_is_refused(tmp_path: Path) -> None:
+    with dask.config.set({"hpc.checkpoint.silence": "soon"}):
+        result = run("checkpoint", "ls", "--store", str(tmp_path))
+    refused(result, 1, "hpc.checkpoint.silence is 'soon'; allowed: ")
+
+
+def test_whoever_waits_for_a_store_can_be_interrupted_and_ends(tmp_path: Path) -> None:
+    """As at a terminal: the process ends though its thread still waits."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    program = (
+        "from dask_hpc.checkpoint.store_threads import Asked\n"
+        f"Asked('/store', 60.0)(lambda: (print('asks', flush=True), open({str(fifo)!r}))[1])\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            assert process.stdout.readline() == "asks\n"
+            process.send_signal(2)
+            assert process.wait(20) != 0
+            assert process.stderr.read().rstrip().endswith("KeyboardInterrupt")
+        finally:
+            process.kill()
