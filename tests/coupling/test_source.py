@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from contextlib import nullcontext
@@ -53,6 +54,40 @@ def test_a_ring_takes_no_more_than_half_of_what_is_left_of_the_memory(monkeypatc
         refused = pytest.raises(OSError, match="a ring takes 8,192 bytes; allowed: half")
         with nullcontext() if fits else refused:
             Ring(1, 4096).opened()
+
+
+def test_a_ring_is_in_memory_where_the_folder_has_no_room(monkeypatch) -> None:
+    def where(ring: Ring) -> str:
+        path = f"/proc/self/fd/{ring.told['descriptor']}"
+        end, reserved_bytes = RingEnd(ring.told), 512 * os.stat(path).st_blocks
+        assert (end.slot_bytes, reserved_bytes >= ring.told["size"]) == (40960, True)
+        end.put(1, [np.arange(10.0)])
+        found = ring.slot(1)[:80].view("float64").tolist()
+        assert found == list(range(10))
+        name = os.readlink(path)
+        ring.opened()
+        return "beside" if name.startswith("/memfd:") else "in the folder"
+
+    assert where(Ring(2, 40960)) == "in the folder"
+    real, blocks = os.posix_fallocate, []
+    told = SimpleNamespace(f_blocks=1, f_frsize=2**20 + 1, f_bavail=8)
+    monkeypatch.setattr(os, "statvfs", lambda folder: told)
+    assert where(Ring(2, 40960)) == "beside"
+    # others take it meanwhile
+    monkeypatch.setattr(told, "f_bavail", 9)
+
+    def taken(descriptor: int, *args: int) -> None:
+        blocks.append(descriptor)
+        if len(blocks) == 1:
+            raise OSError(errno.ENOSPC, "none left")
+        real(descriptor, *args)
+
+    monkeypatch.setattr(os, "posix_fallocate", taken)
+    assert (where(Ring(2, 40960)), len(blocks)) == ("beside", 2)
+    monkeypatch.delattr(os, "memfd_create")
+    monkeypatch.setattr(told, "f_bavail", 8)
+    with pytest.raises(OSError, match="has no room for a ring of 86,016 bytes"):
+        Ring(2, 40960)
 
 
 def test_rings_are_weighed_and_reserved_one_after_the_other(monkeypatch) -> None:

@@ -3,11 +3,12 @@
 The worker has all its bytes reserved before anybody writes (a full memory file system would otherwise end
 the writer by SIGBUS), and both sides touch every page before the first step. The file has no name: the
 program opens it through the worker's descriptor, so that nothing is left of it when both are gone, however
-they end.
+they end. What the folder of this host's memory has no room for is in memory beside it.
 """
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import secrets
@@ -19,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from dask_hpc.checkpoint.disk import fits
 from dask_hpc.worker.coupling.room import alone, left_bytes
 from dask_hpc.worker.host_process import memory_folder
 
@@ -44,13 +46,27 @@ def _reserved(size: int) -> int:
         left = left_bytes()
         if size > _SHARE * left:
             raise OSError(f"a ring takes {size:,} bytes; allowed: half of the {left:,} that are left here")
-        descriptor = os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
         try:
-            os.posix_fallocate(descriptor, 0, size)
-        except BaseException:
-            os.close(descriptor)
-            raise
-        return descriptor
+            if not fits(folder, size):
+                raise OSError(errno.ENOSPC, f"{folder} has no room for a ring of {size:,} bytes")
+            return _allocated(os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600), size)
+        except OSError:
+            # builds of Python for old systems have no other way
+            if not hasattr(os, "memfd_create"):
+                raise
+        # the limit is that of the folder's file system, 64 MiB in most containers: there is memory. A file on
+        # the disk would be written to that again and again
+        return _allocated(os.memfd_create("dask-hpc-ring"), size)
+
+
+def _allocated(descriptor: int, size: int) -> int:
+    """A file all of whose bytes are there; closed when they cannot be had."""
+    try:
+        os.posix_fallocate(descriptor, 0, size)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 class _Slot:
