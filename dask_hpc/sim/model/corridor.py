@@ -38,9 +38,10 @@ class Corridor(Bounds):
             For bounds that nothing which changes so slowly can stay inside of.
         """
         try:
-            return Corridor(steps=ramped(self, ramp_w_s, 0.0).steps)
+            found = ramped(self, ramp_w_s, 0.0)
         except BoundsError as error:
             raise WorkloadError(f"corridor: {error}") from None
+        return Corridor(steps=found.steps, coarse=found.coarse)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ Rules of the file: frozen dataclasses; seconds of one clock, watts of all nodes 
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
 
@@ -14,8 +15,9 @@ from dask_hpc_policies.power.view import Step
 
 #: Most watts that a bound may have: what the program takes.
 MOST_W = MOST_TOTAL_W
-#: Steps to come that a picture has: it is made, and written, again and again.
-MOST_ANNOUNCED = 100
+#: Steps to come that a picture has: it is made, and written, again and again; of them so many of the nearest
+#: ones, at least, are told as they are.
+MOST_ANNOUNCED, _NEAR = 100, 25
 
 
 class BoundsError(ValueError):
@@ -33,6 +35,8 @@ class Bounds:
     """
 
     steps: tuple[Step, ...]
+    #: The same without the stairs of slopes, nowhere looser (`ramp`); empty: there are no slopes.
+    coarse: tuple[Step, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.steps:
@@ -53,17 +57,31 @@ class Bounds:
 
     def at(self, t_s: float) -> Step | None:
         """The step that holds at `t_s`; None before the first one."""
-        number = self._begun(t_s)
+        number = _begun(self.steps, t_s)
         return self.steps[number - 1] if number else None
 
     def after(self, t_s: float, most: int | None = None) -> tuple[Step, ...]:
         """The steps that are still to come at `t_s`, at `most` so many: there may be a year of them."""
-        begun = self._begun(t_s)
+        begun = _begun(self.steps, t_s)
         return self.steps[begun : None if most is None else begun + most]
 
     def announced(self, t_s: float) -> tuple[Step, ...]:
-        """Those that pictures tell at `t_s`: the next `MOST_ANNOUNCED`."""
-        return self.after(t_s, MOST_ANNOUNCED)
+        """Those that pictures tell at `t_s`: at most `MOST_ANNOUNCED`.
 
-    def _begun(self, t_s: float) -> int:
-        return bisect_right(self.steps, t_s, key=lambda step: step[0])
+        Stairs that are not near leave room for what comes after them: of a slope, or what is left of it,
+        the bounds are told that hold all along. So they are nowhere looser than what will hold.
+        """
+        found, coarse = self.after(t_s, MOST_ANNOUNCED + 1), self.coarse
+        if not coarse or len(found) <= MOST_ANNOUNCED:
+            return found[:MOST_ANNOUNCED]
+        near = max(_NEAR, MOST_ANNOUNCED - 1 - (len(coarse) - _begun(coarse, t_s)))
+        begin_s = found[near][0]
+        far = coarse[_begun(coarse, begin_s) :]
+        end = _begun(self.steps, far[0][0]) - 1 if far else None
+        left = self.steps[_begun(self.steps, begin_s) - 1 : end]
+        slope = begin_s, max(step[1] for step in left), min(step[2] for step in left)
+        return *found[:near], slope, *far[: MOST_ANNOUNCED - near - 1]
+
+
+def _begun(steps: Sequence[Step], t_s: float) -> int:
+    return bisect_right(steps, t_s, key=lambda step: step[0])

@@ -60,6 +60,8 @@ def ramped(bounds: Bounds, ramp_w_s: float, from_s: float, draw_w: float | None 
             f"ramp_w_s makes {len(times)} steps; allowed: {_MOST_STEPS}: give fewer, or a faster ramp"
         )
     steps: list[Step] = []
+    coarse: list[Step] = []
+    slope: int | None = None
     number = 0
     for begin, end in pairwise([*times, inf]):
         while number + 1 < len(asked) and asked[number + 1][0] <= begin:
@@ -70,9 +72,19 @@ def ramped(bounds: Bounds, ramp_w_s: float, from_s: float, draw_w: float | None 
             low, high = min(low, draw_w + led_w), max(high, draw_w - led_w)
         high = _snapped(min(MOST_W, high), asked[number][2])
         low = min(_snapped(max(0.0, low), asked[number][1]), high)
-        if not steps or steps[-1][1:] != (low, high):
-            steps.append((begin, low, high))
-    return Bounds(steps=tuple(steps))
+        if steps and steps[-1][1:] == (low, high):
+            continue
+        steps.append((begin, low, high))
+        # stairs between two bounds that were asked for are one slope
+        before, slope = slope, None if (low, high) == asked[number][1:] else number
+        if slope is not None and slope == before:
+            since, least, most = coarse[-1]
+            least, most = max(least, low), min(most, high)
+            if least <= most:
+                coarse[-1] = since, least, most
+                continue
+        coarse.append((begin, low, high))
+    return Bounds(steps=tuple(steps), coarse=tuple(coarse))
 
 
 def _snapped(value: float, aim: float) -> float:

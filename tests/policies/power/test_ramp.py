@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_hpc_policies.power.bounds import MOST_W, Bounds, BoundsError
+from dask_hpc_policies.power.bounds import MOST_ANNOUNCED, MOST_W, Bounds, BoundsError
 from dask_hpc_policies.power.ramp import ramped
 
 STEPS = st.lists(
@@ -47,6 +47,21 @@ def test_a_picture_has_the_next_steps_of_a_year() -> None:
     year = Bounds(steps=tuple((900.0 * n, 0.0, 1e3 + n % 7) for n in range(35_000)))
     assert year.announced(1800.0) == year.steps[3:103]
     assert (year.after(1800.0, 1), year.announced(1e9)) == (year.steps[3:4], ())
+
+
+def test_a_picture_sees_beyond_a_long_ramp() -> None:
+    week = [(7200.0 * n, 0.0, 4000.0 - 1000.0 * (n % 3)) for n in range(80)]
+    found = ramped(bounds(*week), 0.6, 0)
+    assert len(found.after(0.0)) > 20 * MOST_ANNOUNCED
+    seen = found.announced(0.0)
+    assert len(seen) == MOST_ANNOUNCED
+    assert seen[:20] == found.steps[1:21]
+    assert {2000.0, 3000.0, 4000.0} <= {high for _, _, high in seen}
+    assert seen[-1][0] > week[MOST_ANNOUNCED // 3][0]
+    # what is left of a bound that rises is no lower than it is now
+    rising = ramped(bounds((0, 0, 1000), (10, 0, 9000), (90_000, 0, 8000), (180_000, 0, 9000)), 0.5, 0)
+    assert len(rising.after(1000.0)) > MOST_ANNOUNCED
+    assert min(high for _, _, high in rising.announced(1000.0)) >= at(rising, 1000.0)[1]
 
 
 def test_what_is_drawn_outside_is_led_inside() -> None:
@@ -118,3 +133,36 @@ def test_it_is_inside_slow_and_reached(
         far = [max(since - begin, begin - until, 0.0) - (end - begin) for since, until, _, _ in spans]
         assert high >= min(top + ramp * away for away, (*_, top) in zip(far, spans, strict=True)) - 1e-6
         assert low <= max(floor - ramp * away for away, (*_, floor, _) in zip(far, spans, strict=True)) + 1e-6
+
+
+@given(
+    rows=STEPS,
+    ramp=st.sampled_from([0.2, 0.7, 3.0]),
+    draw=st.none() | st.integers(0, 3000),
+    at_share=st.floats(0, 1.2),
+    times=st.integers(1, 20),
+)
+def test_what_is_announced_is_never_looser_and_the_same_soon(
+    rows: list[tuple[int, int, int]], ramp: float, draw: int | None, at_share: float, times: int
+) -> None:
+    time, steps = 0.0, []
+    for length, low, high in rows * times:
+        steps.append((time, float(low), float(high)))
+        time += 10 * length
+    found = ramped(Bounds(steps=tuple(steps)), ramp, 0.0, draw)
+    now_s = at_share * found.steps[-1][0]
+    true, seen = found.after(now_s), found.announced(now_s)
+    assert len(seen) == min(len(true), MOST_ANNOUNCED) or len(true) > MOST_ANNOUNCED > len(seen)
+    assert seen[: MOST_ANNOUNCED // 4] == true[: MOST_ANNOUNCED // 4]
+    assert (seen == true) == (len(true) <= MOST_ANNOUNCED)
+    if not seen:
+        return
+    told = Bounds(steps=seen)
+    # the last one that is told may be of a slope that goes on; after it nothing is said
+    for t_s, least, most in true:
+        if t_s <= seen[-1][0]:
+            low, high = at(told, t_s)
+            assert least <= low <= high <= most
+    # what was asked for is told as it is, where bounds got so far
+    asked = Bounds(steps=tuple(steps))
+    assert {step for step in true if step[0] <= seen[-1][0] and step[1:] == at(asked, step[0])} <= {*seen}
