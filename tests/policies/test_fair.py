@@ -133,6 +133,30 @@ def test_users_start_jobs_in_turn() -> None:
     assert sizes(picture, decide(picture)) == {"a0": 1, "a1": 1, "a2": 0, "a3": 0, "b": 1, "b1": 0}
 
 
+def test_turns_count_jobs_that_wait_and_weights_before_who_came_first() -> None:
+    first, second = (rigid(f"a{i}", 1, user="ada", submit_s=1.0 + i) for i in range(2))
+    picture = view(3, first, second, rigid("b", 2, user="bob", submit_s=9.0))
+    assert sizes(picture, decide(picture)) == {"a0": 1, "a1": 0, "b": 2}
+    # the first one of bob has had its turn, too, though it does not fit
+    wide, narrow = rigid("wide", 9, user="bob"), rigid("b", 2, user="bob", submit_s=0.5)
+    ada = [replace(job, weight=2.0) for job in (first, second)]
+    picture = view(3, wide, narrow, *ada)
+    assert sizes(picture, decide(picture)) == {"wide": 0, "b": 0, "a0": 1, "a1": 1}
+
+
+def test_what_a_job_that_cannot_start_leaves_is_there_beyond_a_share() -> None:
+    many = [rigid(f"a{i}", 1, user="ada", submit_s=float(i)) for i in range(10)]
+    picture = view(12, *many, rigid("b", 100, user="bob", submit_s=10.0))
+    assert sizes(picture, decide(picture)) == {**{f"a{i}": 1 for i in range(10)}, "b": 0}
+
+
+def test_an_evolving_job_gets_what_those_that_start_leave() -> None:
+    asks = replace(running("asks", 2), kind="evolving", requested_nodes=4)
+    for idle, after in ((2, 2), (3, 2), (4, 4)):
+        picture = view(idle, asks, rigid("new", 2, submit_s=1.0))
+        assert sizes(picture, decide(picture)) == {"asks": after, "new": 2}
+
+
 def test_a_small_new_job_does_not_speak_for_the_large_old_one_beside_it() -> None:
     old = [running(user, 10, 1e4, user=user, submit_s=1.0) for user in ("ada", "bob")]
     probe = waiting("probe", 1, 1, user="ada", submit_s=2.0)

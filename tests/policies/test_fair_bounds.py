@@ -14,7 +14,7 @@ from dask_hpc_policies.decision import Expand, ReasonCode, Shrink, Start
 from dask_hpc_policies.jobs.constraints import CONSTRAINTS, smallest_at_least
 from dask_hpc_policies.model import ClusterSnapshot, JobView
 from dask_hpc_policies.registry import create
-from dask_hpc_policies.rules.fair.terms import repays
+from dask_hpc_policies.rules.fair.terms import overdue, repays
 from dask_hpc_policies.rules.sizing import growth_target, resizable
 
 POLICY: Any = create("fair")
@@ -112,6 +112,20 @@ def test_where_ends_are_known_nobody_delays_the_head() -> None:
     }  # fmt: skip
     beside = decide(view(4, busy, head, long))
     assert {a.job: type(a) for a in beside.actions}["long"] is Start, "two nodes are left beside the head"
+    picture = view(4, busy, head, long, replace(long, id="next"))
+    assert sizes(picture, decide(picture))["next"] == 0, "the two are taken"
+
+
+def test_nobody_delays_a_head_that_waits_for_nodes_which_come_back() -> None:
+    head, long = rigid("head", 4), rigid("long", 2, submit_s=1.0, walltime_s=50.0)
+    short = rigid("short", 2, submit_s=2.0, walltime_s=5.0)
+    picture = view(2, head, long, short, returns_s=(60.0, 60.0))
+    assert sizes(picture, decide(picture)) == {"head": 0, "long": 0, "short": 2}
+
+
+def test_an_interrupted_job_has_its_whole_patience_again() -> None:
+    job = rigid("a", 1, submit_s=0.0, interrupted_s=90.0)
+    assert [overdue(job, now_s, POLICY.params) for now_s in (149.0, 151.0)] == [False, True]
 
 
 @pytest.mark.parametrize(("now_s", "started"), [(60.0, True), (61.5, False)])
