@@ -17,6 +17,7 @@ from sources import asked, nothing_left, producers, told, whole
 import dask_hpc
 from dask_hpc.coupling.this_host import hosts
 from dask_hpc.errors import CouplingError
+from dask_hpc.scheduler.coupling.bells import Bell, rung
 from dask_hpc.scheduler.coupling.flow import Flow
 from dask_hpc.scheduler.rpc.service import of
 from dask_hpc.worker.coupling import receiver
@@ -52,6 +53,33 @@ def test_producers_are_woken_once_the_last_of_them_is_there() -> None:
     for rank in range(3):
         flow.admit(rank, 3, str(rank), ["here"])
     assert rung == [3]
+
+
+def test_who_gives_up_waiting_is_not_remembered() -> None:
+    async def check() -> None:
+        bell = Bell()
+        assert [await rung(bell, 0.001) for _ in range(3)] == [False] * 3
+        assert not bell._waiting
+        waits = asyncio.ensure_future(rung(bell, 30))
+        await asyncio.sleep(0)
+        bell.ring()
+        assert await waits
+
+    asyncio.run(check())
+
+
+def test_what_a_client_was_told_and_has_not_heard_it_is_told_at_once() -> None:
+    async def check() -> None:
+        flow = Flow("heat", "id", (), 2, "wait", "client")
+        flow.say("value")
+        told = [(1, {"kind": "value"})]
+        async with asyncio.timeout(10):
+            assert await flow.news(0, 30) == told
+            # the answer was lost on its way
+            assert await flow.news(0, 30) == told
+        assert await flow.news(1, 0.01) == []
+
+    asyncio.run(check())
 
 
 def test_a_host_is_known_by_the_addresses_of_all_its_interfaces(monkeypatch) -> None:

@@ -13,12 +13,12 @@ class Bell:
     """Wakes all who wait for it."""
 
     def __init__(self) -> None:
-        self._waiting: list[asyncio.Future[None]] = []
+        self._waiting: dict[asyncio.Future[None], None] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def ring(self) -> None:
         """Wake all who wait now; who waits later waits for the next time."""
-        waiting, self._waiting = self._waiting, []
+        waiting, self._waiting = self._waiting, {}
         for each in waiting:
             if not each.done():
                 each.set_result(None)
@@ -28,9 +28,12 @@ class Bell:
         loop = asyncio.get_running_loop()
         if most_s is not None and self._timer is None:
             self._timer = loop.call_later(most_s, self._due)
-        waits = loop.create_future()
-        self._waiting.append(waits)
-        await waits
+        self._waiting[waits := loop.create_future()] = None
+        try:
+            await waits
+        finally:
+            # who gives up is not remembered until it is rung, which may never be
+            self._waiting.pop(waits, None)
 
     def _due(self) -> None:
         self._timer = None

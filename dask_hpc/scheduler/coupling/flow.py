@@ -153,6 +153,8 @@ class Flow:
         """
         while self.events and self.events[0][0] <= after:
             self.events.popleft()
+        # what was told to nobody who has heard it: the answer was lost on its way
+        self._due = self._due or bool(self.events and self._soon is None)
         until_s = stopwatch_s() + within_s
         while not self._due and stopwatch_s() < until_s:
             await self._news.wait(within_s)
