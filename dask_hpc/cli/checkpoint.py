@@ -202,7 +202,8 @@ def export(
     chosen = ask(store.newest, _named(name), version)
     key = ask(_key, chosen, key_file)
     with progress_bar("export") as show:
-        ask(copy, chosen, path, show, key=key)
+        # here: who interrupts it is left no part of a copy, and a disk may take its time to have all of it
+        copy(chosen, path, show, key=key)
     row = {
         "name": chosen.name,
         "version": chosen.version,

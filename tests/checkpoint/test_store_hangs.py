@@ -13,11 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import dask
+import dask.array as da
 import pytest
 from command_line import refused, run
 from helpers import live
+from saved import save
 
 import dask_hpc
+from dask_hpc.checkpoint import inside
 from dask_hpc.checkpoint import store as stores
 from dask_hpc.checkpoint.store_threads import Asked
 from dask_hpc.errors import CheckpointError
@@ -54,6 +57,17 @@ def test_a_command_says_so_too(tmp_path: Path, gate: threading.Event, command: t
     assert result.exit_code == 1
     assert str(tmp_path) in result.output
     assert "hpc.checkpoint.silence" in result.output
+
+
+def test_an_export_takes_as_long_as_the_disk_that_it_goes_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(da.arange(10), tmp_path / "store")
+    takes_s = iter([0.5])
+    monkeypatch.setattr(inside.os, "fsync", lambda _: time.sleep(next(takes_s, 0)))
+    with dask.config.set({"hpc.checkpoint.silence": "100 ms"}):
+        run("checkpoint", "export", "field", str(tmp_path / "copy"), "--store", str(tmp_path / "store"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["copy", "store"]
 
 
 def test_what_gets_on_is_waited_for_however_long_it_takes() -> None:
