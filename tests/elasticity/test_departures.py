@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import numpy as np
+import pytest
 from departed import depart
 from elastic_clusters import shrinkable
 from elastic_work import Gate, result_of, shuffled, through, until, within
@@ -63,5 +64,21 @@ def test_a_worker_whose_time_is_up_gets_no_task_while_it_is_emptied() -> None:
             long.open()
             await within(made.client.gather([*cut, *ends, *fill, *waiting]))
             assert {key for key, count in made.tally.starts().items() if count > 1} == {"cut-0"}
+
+    asyncio.run(run())
+
+
+def test_a_node_gets_tasks_again_where_leaving_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fails(*_: Any) -> None:
+        raise RuntimeError("it fails")
+
+    async def run() -> None:
+        async with shrinkable(1) as made:
+            departures = of(made.scheduler).departures
+            monkeypatch.setattr(departures, "_empty", fails)
+            async with departures.engine.kept_awake():
+                with pytest.raises(RuntimeError, match="it fails"):
+                    await depart(made)
+                assert await within(made.client.submit(result_of, 1)) == result_of(1)
 
     asyncio.run(run())

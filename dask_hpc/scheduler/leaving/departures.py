@@ -83,24 +83,27 @@ class Departures:
             await drain(self.engine, [node], reason, max(0.0, within_s - moving_s - reserved_s))
         executing = {address: reads.keys_on(scheduler, address) for address in addresses}
         answers: dict[str, Left] = {}
-        await self._empty(departure)
-        # from here on nothing else happens until the first of them is out of the scheduler
-        self._let_go(departure)
-        for address in addresses:
-            there = address in scheduler.workers
-            # what one of them holds and another one, too, is lost all the same
-            lost = reads.sole_keys(scheduler, {address}, addresses) if there else []
-            answers[address] = {
-                "executing": reads.unfinished(scheduler, executing[address]),
-                "lost": lost,
-                "actors": reads.actors_on(scheduler, address) if there else [],
-                "spilled": departure.kept.get(address, []),
-            }
-            if any(answers[address].values()):
-                self._announce(address, why, answers[address])
-            await data.remove(scheduler, address)
-        if whole and node is not None:
-            state.give([node], None)
+        try:
+            await self._empty(departure)
+            # from here on nothing else happens until the first of them is out of the scheduler
+            self._let_go(departure)
+            for address in addresses:
+                there = address in scheduler.workers
+                # what one of them holds and another one, too, is lost all the same
+                lost = reads.sole_keys(scheduler, {address}, addresses) if there else []
+                answers[address] = {
+                    "executing": reads.unfinished(scheduler, executing[address]),
+                    "lost": lost,
+                    "actors": reads.actors_on(scheduler, address) if there else [],
+                    "spilled": departure.kept.get(address, []),
+                }
+                if any(answers[address].values()):
+                    self._announce(address, why, answers[address])
+                await data.remove(scheduler, address)
+        finally:
+            if whole and node is not None:
+                # also when that has failed: no other worker of its host would get a task
+                state.give([node], None)
         return {
             address: {what: [str(key) for key in keys] for what, keys in left.items()}
             for address, left in answers.items()
