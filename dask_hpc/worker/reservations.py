@@ -58,8 +58,8 @@ class Reservations:
         there, records = set(self._segments.names()), self._records()
         named = {name for each in records or () for names in each.segments().values() for name in names}
         unneeded = set() if records is None else there - named
-        for path in [path for how in (_OPEN, _HERE, _SEALED) for path in folder.glob(f"*.{how}")]:
-            segment, version, how = path.name.split(".")
+        for path in [path for how in (_OPEN, _HERE, _SEALED) for path in folder.glob(f"*.*.{how}")]:
+            segment, version, how = path.name.rsplit(".", 2)
             if segment not in there or segment in named:
                 path.unlink()
                 continue
