@@ -34,6 +34,10 @@ _NONE_NS = 1_000_000
 _LOOK_S = 1.0
 
 
+class SilentStoreError(CheckpointError):
+    """A store has not answered: nobody knows what is in it."""
+
+
 class _Answer(Future[T], Generic[T]):
     """What a thread will find."""
 
@@ -127,7 +131,7 @@ class Asked:
 
         Raises
         ------
-        CheckpointError
+        SilentStoreError
             When it does not get on.
         """
         answer = _threads.begin(lambda: function(*args, **more))
@@ -153,7 +157,7 @@ class Asked:
 
     def _check(self, watch: _Watch) -> None:
         if watch.still_s() >= self._patience_s:
-            raise CheckpointError(
+            raise SilentStoreError(
                 f"the store {self._store} has not answered for {self._patience_s:g} s: its mount may hang; "
                 "see that ls shows it, give another store, or raise hpc.checkpoint.silence"
             )

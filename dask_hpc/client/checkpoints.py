@@ -308,7 +308,7 @@ async def restored(
     """What `restore` does, and which version it has taken."""
     from dask_hpc.checkpoint.opening import open_checkpoint
     from dask_hpc.checkpoint.store import Store
-    from dask_hpc.checkpoint.store_threads import Asked
+    from dask_hpc.checkpoint.store_threads import Asked, SilentStoreError
     from dask_hpc.worker.in_memory import open_records
 
     asked = {"name": checked_name(name), "version": checked_version(version), "allow_pickle": allow_pickle}
@@ -329,6 +329,12 @@ async def restored(
         except CheckpointError as error:
             if not records:
                 raise type(error)(f"{error}; {held['why']}" if held else str(error)) from None
+            if version is None and isinstance(error, SilentStoreError):
+                warnings.warn(
+                    f"version {held['version']} of {name!r} is restored from the memory of hosts, the store "
+                    f"may have a later one: {error}",
+                    stacklevel=2,
+                )
     if newest_s is not None and (not records or newest_s >= held["created_s"]):
         await _is_read(client, found.path, patience_s)
         opened = partial(open_checkpoint, found.path, allow_pickle=allow_pickle, key_file=key_file)

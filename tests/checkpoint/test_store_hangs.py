@@ -23,6 +23,7 @@ import dask_hpc
 from dask_hpc.checkpoint import inside
 from dask_hpc.checkpoint import store as stores
 from dask_hpc.checkpoint.store_threads import Asked
+from dask_hpc.client import checkpoints
 from dask_hpc.errors import CheckpointError
 
 TOLD = r"the store .* has not answered for 0\.2 s: .*hpc\.checkpoint\.silence"
@@ -44,9 +45,18 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
 
 
 @live(workers=1, config={"hpc.checkpoint.silence": "200 ms"})
-async def test_restoring_from_a_store_that_hangs_ends_with_what_to_do(c, s, a, tmp_path, gate):
+async def test_restoring_from_a_store_that_hangs_ends_with_what_to_do(c, s, a, tmp_path, gate, monkeypatch):
     with pytest.raises(CheckpointError, match=TOLD):
         await dask_hpc.restore("field", c, store=tmp_path)
+
+    async def in_memory(*_):
+        return {"records": ("damaged",), "version": 3, "why": ""}
+
+    # what is in memory is taken, and maybe not the newest
+    monkeypatch.setattr(checkpoints, "_in_memory", in_memory)
+    told = pytest.warns(UserWarning, match=r"version 3 of 'field' is .* may have a later one: " + TOLD)
+    with dask.config.set({"hpc.checkpoint.store": str(tmp_path)}), told, pytest.raises(CheckpointError):
+        await dask_hpc.restore("field", c)
     gate.set()
 
 
