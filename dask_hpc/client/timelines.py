@@ -17,7 +17,6 @@ from dask_hpc.report.timeline import Timeline, build_timeline
 from dask_hpc.trace.records import decode_line
 from dask_hpc_policies.codec import decode
 from dask_hpc_policies.model import ClusterSnapshot
-from dask_hpc_policies.wording import counted
 
 #: A job that was just opened is looked for so often, so many seconds apart.
 OVERTAKEN, POLL_AGAIN_S = 20, 0.05
@@ -62,7 +61,7 @@ def _past(lines: list[str], now_s: float) -> Timeline:
 def _predicted(view: ClusterSnapshot, rows: Any, policy: Any) -> tuple[Spans | None, str]:
     """What the simulator says that happens from `view` on, and a sentence about it."""
     # here: most programs never ask
-    from dask_hpc.sim.learned import learn
+    from dask_hpc.sim.learned import guess, learn
     from dask_hpc.sim.waiting import ASSUMED_S
     from dask_hpc.sim.what_if import simulate_from
 
@@ -78,6 +77,4 @@ def _predicted(view: ClusterSnapshot, rows: Any, policy: Any) -> tuple[Spans | N
     except Exception as error:
         # a policy may be anybody's code, and may be registered there alone: what has happened is drawn
         return None, f"Nothing is predicted: {type(error).__name__}: {error}."
-    poor = sum(one.confidence == "poor" for one in knowledge)
-    guess = f" Of {counted(poor, 'job')} little is known: take their ends for a guess." if poor else ""
-    return result.spans(), f"What is pale is predicted by the simulator.{guess}"
+    return result.spans(), f"What is pale is predicted by the simulator. {guess(knowledge)}".strip()

@@ -7,7 +7,7 @@ Every job has a letter, a pattern and a colour: colour never stands alone. Colou
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -23,6 +23,8 @@ PATTERNS = (
     "M3 4h2M4 3v2M0 0h1M7 8h1",
 )
 
+#: What comes sooner is there at once for whoever reads that (Nielsen 1993, "Usability engineering").
+_AT_ONCE_S = 0.1
 #: How ids of jobs on a live cluster end (`dask_hpc.scheduler.tables.job_table`).
 _NUMBERED = re.compile("-([1-9][0-9]{0,8})$", re.ASCII)
 #: What XML 1.0 forbids, and the marks that turn the direction of the text around them.
@@ -108,6 +110,13 @@ def format_seconds(seconds: float) -> str:
     if 0 < seconds < 0.1:
         return f"{1000 * seconds:.2g} ms" if seconds >= 0.001 else "<1 ms"
     return f"{seconds:.3g} s" if seconds < 100 else f"{seconds:.0f} s"
+
+
+def ahead(seconds: float, long: Callable[[float], str] = format_seconds) -> str:
+    """When something comes that is so many seconds ahead; `long` words a second and more."""
+    if seconds < _AT_ONCE_S:
+        return "at once"
+    return f"in {long(seconds) if seconds >= 1 else 'under a second'}"
 
 
 def ticks(end_s: float, most: int = 6) -> list[float]:

@@ -27,7 +27,7 @@ under way is taken as done: a job that is shrinking has left its nodes, one that
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Any, Literal
@@ -35,6 +35,7 @@ from typing import Any, Literal
 from dask_hpc.report.looks import format_seconds
 from dask_hpc_policies.model import COMPUTE, ClusterSnapshot, JobState, JobView
 from dask_hpc_policies.rules.reservation import expected_s
+from dask_hpc_policies.wording import counted
 
 #: Tasks below which an average says little.
 FEW_TASKS = 20
@@ -111,6 +112,12 @@ def learn(
         replace(job, remaining_s=found[job.id].remaining_s) if job.id in found else job for job in view.jobs
     )
     return replace(view, jobs=jobs), tuple(found.values())
+
+
+def guess(knowledge: Iterable[Knowledge]) -> str:
+    """A sentence for what rests on times of jobs of which little is known; empty: there is none of these."""
+    poor = sum(one.confidence == "poor" for one in knowledge)
+    return f"Of {counted(poor, 'job')} little is known: take times for a guess." if poor else ""
 
 
 def _settled(view: ClusterSnapshot, targets: Mapping[str, int | None]) -> ClusterSnapshot:

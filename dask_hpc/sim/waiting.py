@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dask_hpc.errors import WorkloadError
-from dask_hpc.report.looks import format_seconds
-from dask_hpc.sim.learned import Knowledge, learn
+from dask_hpc.report.looks import ahead
+from dask_hpc.sim.learned import Knowledge, guess, learn
 from dask_hpc.sim.what_if import simulate_from
 from dask_hpc_policies import registry
 from dask_hpc_policies.jobs.constraints import largest_at_most, smallest_at_least
@@ -77,10 +77,7 @@ class Waiting:
             f"As things are it {starts(self.start_in_s)}.",
             *(f"It {when} {' or '.join(texts)}." for when, texts in self.helps().items()),
         ]
-        poor = sum(one.confidence == "poor" for one in self.knowledge)
-        if poor:
-            lines.append(f"Of {counted(poor, 'job')} little is known: take times for a guess.")
-        return "\n".join(lines)
+        return "\n".join(filter(None, (*lines, guess(self.knowledge))))
 
     def helps(self) -> dict[str, list[str]]:
         """Phrases of what would start it earlier, by when it starts then, the earliest first."""
@@ -233,4 +230,4 @@ def starts(in_s: float | None) -> str:
     """When a job starts, as a verb and what follows; None: it cannot be seen."""
     if in_s is None:
         return "does not start, as far as can be seen"
-    return "starts at once" if in_s < _LEAST_S else f"starts in {format_seconds(in_s)}"
+    return f"starts {ahead(in_s)}"

@@ -72,6 +72,37 @@ def test_who_holds_nodes_when_it_starts_and_what_would_start_it_at_once() -> Non
     assert said[-1] == "Of 2 jobs little is known: take times for a guess."
 
 
+def test_a_proposal_that_rests_on_what_other_jobs_took_is_called_a_guess() -> None:
+    hog = replace(HOG, unfinished_tasks=300, remaining_s=None)
+    late = replace(LATE, unfinished_tasks=40)
+    known = {"id": "hog", "closed": True, "phases": [{"tasks": 50, "compute_s": 50.0}]}
+
+    def last(**row: Any) -> str:
+        found = why_waiting(replace(VIEW, jobs=(hog, late)), [known, {"id": "late", **row}], FCFS, "late")
+        assert found is not None
+        assert any("if ensemble gives 2 nodes" in text for text in found.helps()["starts at once"])
+        return str(found).splitlines()[-1]
+
+    assert last() == "Of 1 job little is known: take times for a guess."
+    # tasks of their names have run before
+    assert "a guess" not in last(held_task_s=1.0)
+
+
+@pytest.mark.parametrize(
+    ("left_s", "when"),
+    [
+        (0.0, "at once"),
+        (0.09, "at once"),
+        (0.11, "in under a second"),
+        (0.44, "in under a second"),
+        (1.5, "in 1.5 s"),
+    ],
+)
+def test_at_once_is_said_of_no_wait_that_anybody_could_see(left_s: float, when: str) -> None:
+    found = asked(replace(VIEW, jobs=(replace(HOG, remaining_s=left_s), LATE)))
+    assert f"As things are it starts {when}." in str(found).splitlines()
+
+
 @pytest.mark.parametrize("policy", ["fcfs", "easy"])
 def test_what_would_not_start_it_earlier_is_not_proposed(policy: str) -> None:
     found = asked(policy={"policy": policy})

@@ -68,6 +68,9 @@ def test_tiles_are_what_the_cluster_says_and_what_was_predicted(forecast):
     found = told(now(), forecast)
     assert found["Next start"] == ("in 1.6 min", "late, predicted")
     assert found["Gain if applied"][0].startswith("mean turnaround 47.5 s earlier, the last end 5 s earlier")
+    _, start_s = forecast.next_start(["j-2"])
+    # as what is said of why a job waits, and not "in 0 s"
+    assert told(now(now_s=start_s - 0.44), forecast)["Next start"][0] == "in under a second"
     assert told(now(now_s=300.0), forecast)["Next start"] == ("overdue", "late; simulate again")
 
 

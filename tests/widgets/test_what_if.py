@@ -202,7 +202,7 @@ def test_what_is_chosen_beside_what_runs():
 def test_the_outcome_says_how_sure_it_is():
     html = what_if(STATE, KNOWN, EASY, MALLEABLE, ASSUMED_S).html()
     assert "1 of 2 jobs have run times learned from this cluster" in html
-    assert "of 1 little is known, so take their ends for a guess" in html
+    assert "Of 1 job little is known: take times for a guess." in html
     assert "good: 400 tasks left; 50 took 1 s each" in html
     assert "poor: 20 tasks left, as long as tasks of other jobs (1 s)" in html
     sure = [row("heat-1", 50, 50.0, closed=True), row("late-2", 5, 5.0, closed=True)]

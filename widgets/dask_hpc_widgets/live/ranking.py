@@ -148,6 +148,9 @@ class Ranking:
 
     def html(self, goal: str, label: str) -> Markup:
         """A table, the best first, each beside what runs."""
+        # late: most of the time of opening a panel would go to it
+        from dask_hpc.sim.learned import guess
+
         ranked = self.ranked(goal)
         present = next((pair for pair in ranked if pair[0].runs), None)
         over = self._over(goal)
@@ -168,12 +171,14 @@ class Ranking:
         failed = [f"{one.name} cannot be run from here: {one.failure}." for one in self.tried if one.failure]
         missing = self.count - len(self.tried)
         stopped = f"Stopped: {missing} of {self.count} not tried." if missing > 0 else ""
-        poor = sum(one.confidence == "poor" for one in self.knowledge)
-        guess = f"Of {counted(poor, 'job')} little is known: take this for a guess." if poor else ""
         return Markup().join(
             [
                 markup.table(columns, rows, f"Policies by {label.lower()}"),
-                *(markup.soft(text) for text in (guess, stopped, *failed, *left_out(self.view)) if text),
+                *(
+                    markup.soft(text)
+                    for text in (guess(self.knowledge), stopped, *failed, *left_out(self.view))
+                    if text
+                ),
             ]
         )
 

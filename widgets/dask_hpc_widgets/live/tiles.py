@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from dask_hpc.report.looks import printable
+from dask_hpc.report.looks import ahead, printable
 from dask_hpc_widgets.base import markup
 from dask_hpc_widgets.base.markup import Markup
 from dask_hpc_widgets.live.forecast import Forecast
@@ -67,7 +67,7 @@ def _next(pending: Sequence[Mapping[str, Any]], now_s: float, forecast: Forecast
     id, start_s = found
     if start_s <= now_s:
         return Tile(label, "overdue", f"{names[id]}; simulate again")
-    return Tile(label, f"in {markup.roughly(start_s - now_s)}", f"{names[id]}, predicted")
+    return Tile(label, ahead(start_s - now_s, markup.roughly), f"{names[id]}, predicted")
 
 
 def _called(job: Mapping[str, Any]) -> str:

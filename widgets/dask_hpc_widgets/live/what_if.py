@@ -51,14 +51,18 @@ class WhatIf:
 
     @cached_property
     def _html(self) -> Markup:
+        # late: most of the time of opening a panel would go to it
+        from dask_hpc.sim.learned import guess
+
         about = {one.job: f"{one.confidence}: {one.text}" for one in self.knowledge}
-        poor = sum(one.confidence == "poor" for one in self.knowledge)
-        sure = f"{len(about) - poor} of {len(about)} jobs have run times learned from this cluster"
-        sure += f"; of {poor} little is known, so take their ends for a guess" if poor else ""
+        known = sum(one.confidence != "poor" for one in self.knowledge)
+        sure = f"{known} of {len(about)} jobs have run times learned from this cluster"
         return Markup().join(
             [
                 markup.element("h3", "Predicted effect"),
-                markup.soft(f"From now to the end of all jobs of now; {sure}."),
+                markup.soft(
+                    f"From now to the end of all jobs of now; {sure}. {guess(self.knowledge)}".strip()
+                ),
                 comparison.metrics(self.runs),
                 comparison.jobs(self.runs, about),
                 *([_waiting(self.waiting)] if self.waiting else ()),
