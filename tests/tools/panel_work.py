@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from helpers import Gate
+
 PATIENCE_S = 30.0
 #: A task whose futures are gone is forgotten.
 kept: list[Any] = []
@@ -20,10 +22,16 @@ def until(true: Callable[[], Any], what: str) -> Any:
     return found
 
 
-def working(rt: Any, name: str, tasks: int = 1500, **request: Any) -> Any:
-    """A job that runs for as long as it is not cancelled, or as its tasks of 50 ms take."""
+def working(rt: Any, name: str, tasks: int = 1500, gate: Gate | None = None, **request: Any) -> Any:
+    """A job that runs for as long as it is not cancelled, or as its tasks of 50 ms take.
+
+    Where these wait at a gate, what is known of the job and left of it is the same however long a test takes:
+    nobody has measured a task of it.
+    """
     with rt.job(name, **request) as job:
-        futures = rt.client.map(time.sleep, [0.05] * tasks, pure=False, key=name)
+        # Dask has measured tasks of other tests by their names
+        key = name if gate is None else f"{name}-at-gate"
+        futures = rt.client.map(gate.wait if gate else time.sleep, [0.05] * tasks, pure=False, key=key)
     kept.append(futures)
     # what opens it and its tasks travels beside the questions
     until(lambda: rt.find(job.id).status()["unfinished_tasks"], "its tasks are there")

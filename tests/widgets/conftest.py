@@ -9,6 +9,7 @@ from typing import Any
 import panel_work
 import pytest
 from distributed import Client
+from helpers import Gate
 
 import dask_hpc
 from dask_hpc_widgets.explore import exploration
@@ -32,7 +33,16 @@ def client(cluster: Any) -> Iterator[Any]:
 
 
 @pytest.fixture
-def rt(cluster: Any, client: Any) -> Iterator[Any]:
+def gate() -> Iterator[Gate]:
+    """What tasks of a test wait at to its end."""
+    made = Gate()
+    yield made
+    made.open()
+
+
+# no task passes the gate before its job is cancelled
+@pytest.fixture
+def rt(cluster: Any, client: Any, gate: Gate) -> Iterator[Any]:
     """The runtime, under fcfs, with nothing to do; jobs that a test leaves are cancelled."""
     deadline_s = time.monotonic() + 30
     while cluster.scheduler.tasks:

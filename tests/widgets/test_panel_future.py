@@ -66,10 +66,10 @@ def test_nodes_that_plain_work_is_on_are_at_work(rt, panel):
     assert tile(panel, "Nodes at work")[1] == "1 of 4"
 
 
-def test_what_simulate_predicts_is_in_the_picture_until_it_is_applied(rt, panel):
-    working(rt, "heat", min_nodes=1, max_nodes=4, walltime="30 min")
+def test_what_simulate_predicts_is_in_the_picture_until_it_is_applied(rt, panel, gate):
+    working(rt, "heat", gate=gate, min_nodes=1, max_nodes=4, walltime="30 min")
     # with as much work it would end sooner on all nodes, behind the other
-    working(rt, "late", 100, nodes=2, walltime="10 min")
+    working(rt, "late", 100, gate=gate, nodes=2, walltime="10 min")
     refreshed(rt, panel)
     assert tile(panel, "Next start")[1] == "not known"
     panel.tuning.form.policy.value = "pwma-fpsma"
@@ -86,17 +86,17 @@ def test_what_simulate_predicts_is_in_the_picture_until_it_is_applied(rt, panel)
     assert tile(panel, "Gain if applied")[1] == "stale"
 
 
-def test_an_edit_makes_a_prediction_stale(rt, panel):
-    working(rt, "heat", min_nodes=1, max_nodes=4)
+def test_an_edit_makes_a_prediction_stale(rt, panel, gate):
+    working(rt, "heat", gate=gate, min_nodes=1, max_nodes=4)
     panel.tuning.simulate.click()
     assert not panel.timeline.forecast.stale
     panel.tuning.form.policy.value = "easy"
     assert panel.timeline.forecast.stale == "the settings have changed since"
 
 
-def test_a_job_that_is_cancelled_or_comes_makes_a_prediction_stale(rt, panel):
-    heat = working(rt, "heat", min_nodes=1, max_nodes=4)
-    working(rt, "late", nodes=2)
+def test_a_job_that_is_cancelled_or_comes_makes_a_prediction_stale(rt, panel, gate):
+    heat = working(rt, "heat", gate=gate, min_nodes=1, max_nodes=4)
+    working(rt, "late", gate=gate, nodes=2)
     panel.tuning.simulate.click()
     refreshed(rt, panel)
     assert not panel.timeline.forecast.stale
@@ -107,7 +107,7 @@ def test_a_job_that_is_cancelled_or_comes_makes_a_prediction_stale(rt, panel):
     panel.tuning.simulate.click()
     refreshed(rt, panel)
     assert not panel.timeline.forecast.stale
-    working(rt, "next", nodes=1)
+    working(rt, "next", gate=gate, nodes=1)
     refreshed(rt, panel)
     assert panel.timeline.forecast.stale == "job next has come since"
 
@@ -120,9 +120,9 @@ def test_what_cannot_be_chosen_now_is_said(rt, panel):
     assert panel.tuning.model.spec()["policy"] == "fcfs"
 
 
-def test_a_click_on_a_job_says_what_blocks_it(rt, panel):
-    heat = working(rt, "heat", min_nodes=1, max_nodes=4)
-    late = working(rt, "late", nodes=2)
+def test_a_click_on_a_job_says_what_blocks_it(rt, panel, gate):
+    heat = working(rt, "heat", gate=gate, min_nodes=1, max_nodes=4)
+    late = working(rt, "late", gate=gate, nodes=2)
     answers = {}
     panel.timeline.answered = answers.__setitem__
     panel._why(late.id)
@@ -135,9 +135,11 @@ def test_a_click_on_a_job_says_what_blocks_it(rt, panel):
     assert answers["gone-9"] == "gone-9 neither runs nor waits now."
 
 
-def test_all_that_is_predicted_takes_one_time_for_jobs_of_which_nothing_is_known(rt, panel, monkeypatch):
-    heat = working(rt, "heat", min_nodes=1, max_nodes=4)
-    late = working(rt, "late", nodes=2)
+def test_all_that_is_predicted_takes_one_time_for_jobs_of_which_nothing_is_known(
+    rt, panel, gate, monkeypatch
+):
+    heat = working(rt, "heat", gate=gate, min_nodes=1, max_nodes=4)
+    late = working(rt, "late", gate=gate, nodes=2)
     assert panel.tuning.assumed.seconds() == waiting.ASSUMED_S
     taken, learn = [], learned.learn
 
@@ -177,9 +179,9 @@ def test_a_click_on_a_job_says_what_was_predicted_of_it(rt, panel):
     assert found["text"][1:] in answers[heat.id].splitlines()[-1]
 
 
-def test_the_best_of_all_policies_is_a_click_from_as_chosen(rt, panel):
-    working(rt, "heat", min_nodes=1, max_nodes=4, walltime="30 min")
-    late = working(rt, "late", 100, nodes=2, walltime="10 min")
+def test_the_best_of_all_policies_is_a_click_from_as_chosen(rt, panel, gate):
+    working(rt, "heat", gate=gate, min_nodes=1, max_nodes=4, walltime="30 min")
+    late = working(rt, "late", 100, gate=gate, nodes=2, walltime="10 min")
     refreshed(rt, panel)
     trial = panel.trial
     trial.goal.value = f"job:{late.id}"

@@ -148,10 +148,10 @@ def test_nobody_shrinks_before_a_person_agrees(rt, panel):
     until(lambda: sizes(rt) == {"heat": 2, "late": 2}, "heat makes room for late")
 
 
-def test_an_edit_takes_the_question_back(rt, panel):
-    working(rt, "heat", nodes=4, min_nodes=1, max_nodes=4)
+def test_an_edit_takes_the_question_back(rt, panel, gate):
+    working(rt, "heat", gate=gate, nodes=4, min_nodes=1, max_nodes=4)
     until(lambda: sizes(rt)["heat"] == 4, "heat has all nodes")
-    working(rt, "late", nodes=2)
+    working(rt, "late", gate=gate, nodes=2)
     tuning = panel.tuning
     tuning.form.policy.value = "pwma-fpsma"
     tuning.apply.click()
@@ -182,10 +182,10 @@ def test_what_was_agreed_to_is_asked_again_when_more_would_be_lost(rt, panel):
     until(lambda: sizes(rt)["heat"] == 1, "heat makes room for wide")
 
 
-def test_less_than_was_agreed_to_needs_no_other_answer(rt, panel):
-    working(rt, "heat", nodes=4, min_nodes=1, max_nodes=4)
+def test_less_than_was_agreed_to_needs_no_other_answer(rt, panel, gate):
+    working(rt, "heat", gate=gate, nodes=4, min_nodes=1, max_nodes=4)
     until(lambda: sizes(rt)["heat"] == 4, "heat has all nodes")
-    wide = working(rt, "wide", nodes=3)
+    wide = working(rt, "wide", gate=gate, nodes=3)
     tuning = panel.tuning
     tuning.form.policy.value = "pwma-fpsma"
     tuning.apply.click()
@@ -351,11 +351,11 @@ def test_a_policy_that_only_the_cluster_knows_is_shown_and_can_be_replaced(rt, c
         panel.close()
 
 
-def test_what_waits_for_long_is_said_in_the_panel_and_not_in_red(rt, panel, caplog):
+def test_what_waits_for_long_is_said_in_the_panel_and_not_in_red(rt, panel, gate, caplog):
     rt.update(held_notice_s="0.2 s")
     try:
-        working(rt, "hog", nodes=4)
-        late, small = working(rt, "late", nodes=2), working(rt, "small", nodes=1)
+        working(rt, "hog", gate=gate, nodes=4)
+        late, small = working(rt, "late", gate=gate, nodes=2), working(rt, "small", nodes=1)
 
         def shown(job=late):
             panel._show(rt.client.sync(questions.picture, rt))
