@@ -75,6 +75,8 @@ def test_it_is_as_in_jupyterlab_and_a_try_is_stopped_by_a_click(pages, server, s
     server.begin("seven.ipynb")
     address = server.page("notebooks/seven.ipynb")
     lab = LabPage(pages.open(width=1400), server, "seven.ipynb", address)
+    # for the test that comes next
+    server.reserve()
     lab.run(2)
     box = lab.output(1).locator(".dask-hpc-panel")
     shown = box.get_by_role("group", name="Timeline")
