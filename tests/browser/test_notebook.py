@@ -1,4 +1,4 @@
-"""The panel in Notebook 7: alive, readable, in full; a try of all policies is stopped by a click."""
+"""The panel in Notebook 7: alive, readable, in full; a try is stopped, and a job resized, by clicks."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ cluster = dask_hpc.LocalCluster(n_workers=4, threads_per_worker=1, processes=Fal
 client = cluster.get_client()
 rt = dask_hpc.install(client, policy="fcfs")
 with rt.job("heat", min_nodes=1, max_nodes=4):
-    heat = client.map(time.sleep, [0.1] * 3000, pure=False, key="heat")
+    heat = client.map(time.sleep, [0.1] * 6000, pure=False, key="heat")
 with rt.job("late", nodes=2):
-    late = client.map(time.sleep, [0.1] * 200, pure=False, key="late")
+    late = client.map(time.sleep, [0.1] * 2000, pure=False, key="late")
 """
 #: Seconds of the cluster that a timeline shows.
 _NOW = "element => Number(element.dataset.now)"
@@ -67,7 +67,9 @@ def package(tmp_path):
     return str(tmp_path)
 
 
-def test_it_is_as_in_jupyterlab_and_a_try_is_stopped_by_a_click(pages, server, screenshots, package):
+def test_it_is_as_in_jupyterlab_and_a_try_is_stopped_and_a_job_resized_by_clicks(
+    pages, server, screenshots, package
+):
     from playwright.sync_api import expect
 
     write(server.notebooks / "seven.ipynb", [CLUSTER.format(folder=package), "rt.panel()", "time.sleep(2)"])
@@ -106,6 +108,21 @@ def test_it_is_as_in_jupyterlab_and_a_try_is_stopped_by_a_click(pages, server, s
     expect(box.get_by_role("button", name="Try all policies")).to_be_enabled()
     lab.keep(box, screenshots / "notebook-7.png")
     assert not [*measures.contrast_faults(box), *measures.overflow_faults(box)]
+
+    # nodes are taken of a job when that was agreed to, and then as many as were named
+    choose = shown.get_by_role("combobox", name="Job")
+    choose.select_option(choose.locator("option", has_text="heat").get_attribute("value"))
+    shown.get_by_label("Nodes", exact=True).fill("2")
+    sure = shown.get_by_role("group", name="Resize heat?")
+    for answer, came in (("Keep it", "Nothing was changed."), ("Go ahead", "has 2 nodes now; it had 4.")):
+        shown.get_by_role("button", name="Resize job").click()
+        expect(shown).to_contain_text("A job loses nodes at once. Go ahead?")
+        expect(shown).to_contain_text(re.compile(r"\(heat\) shrinks from 4 to 2 nodes: the user asked for"))
+        expect(shown).to_contain_text(re.compile("At work: . heat on 4"))
+        sure.get_by_role("button", name=answer).click()
+        expect(shown).to_contain_text(came)
+        expect(sure).to_be_hidden()
+    expect(shown).to_contain_text(re.compile("At work: . heat on 2, . late on 2"))
     pages.faults[:] = [fault for fault in pages.faults if not _NOT_OURS.search(fault)]
     # first the page, which would complain of a kernel that vanishes
     pages.close()
