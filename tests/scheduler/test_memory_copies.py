@@ -10,6 +10,7 @@ import re
 import signal
 import threading
 
+import dask
 import dask.array as da
 import numpy as np
 import pytest
@@ -320,7 +321,11 @@ async def test_a_store_that_fails_once_is_told_where_managers_are_with_the_next_
     try:
         commit = await rt.checkpoint(data, "data", levels=["L1"])
         assert (await commit.status())["levels"] == ["L1"]
-        back = await dask_hpc.restore("data", c)
+        with (
+            dask.config.set({"hpc.checkpoint.silence": "0.2 s"}),
+            pytest.warns(UserWarning, match="version 3 of 'data' is restored from the memory of hosts"),
+        ):
+            back = await dask_hpc.restore("data", c)
     finally:
         gate.set()
     await asyncio.gather(*hang)
