@@ -84,6 +84,8 @@ class _Threads:
                     answer.set_result(call())
                 except BaseException as error:
                     answer.set_exception(error)
+            # an error has this frame: in there its answer would keep it, and all frames that it comes through
+            del answer, call
 
 
 _threads = _Threads()
@@ -136,9 +138,12 @@ class Asked:
         """
         answer = _threads.begin(lambda: function(*args, **more))
         watch = _Watch(answer)
-        while not wait([answer], self._look_s).done:
-            self._check(watch)
-        return answer.result()
+        try:
+            while not wait([answer], self._look_s).done:
+                self._check(watch)
+            return answer.result()
+        finally:
+            del answer, watch  # as in the thread
 
     async def soon(self, function: Callable[P, T], *args: P.args, **more: P.kwargs) -> T:
         """The same on a loop, which goes on meanwhile."""
@@ -150,6 +155,7 @@ class Asked:
             return waiting.result()
         finally:
             waiting.cancel()
+            del answer, watch, waiting
 
     @property
     def _look_s(self) -> float:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import os
 import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -128,3 +131,29 @@ def test_whoever_waits_for_a_store_can_be_interrupted_and_ends(tmp_path: Path) -
             assert process.stderr.read().rstrip().endswith("KeyboardInterrupt")
         finally:
             process.kill()
+
+
+def test_who_was_told_of_an_error_and_went_on_is_not_kept_by_it() -> None:
+    class Held:
+        pass
+
+    def fails() -> None:
+        raise CheckpointError("there is none")
+
+    async def one_that_goes_on() -> weakref.ref[Held]:
+        held = Held()
+        with contextlib.suppress(CheckpointError):
+            await Asked("store", 30.0).soon(fails)
+        with contextlib.suppress(CheckpointError):
+            Asked("store", 30.0)(fails)
+        return weakref.ref(held)
+
+    gc.collect()
+    gc.disable()
+    try:
+        held, until_s = asyncio.run(one_that_goes_on()), time.monotonic() + 30
+        while held() is not None:
+            assert time.monotonic() < until_s, "only the collector of garbage would let go of it"
+            time.sleep(0.01)
+    finally:
+        gc.enable()

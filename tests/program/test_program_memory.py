@@ -132,11 +132,11 @@ def test_hosts_that_are_lost_while_parities_are_made_cost_no_state(client, rt, m
     made, protect = [], memory.protect
     records = of(client.cluster.scheduler).commits._memory.records
 
-    async def losing(rpc, blobs, domains, scheme, note):
+    async def losing(*asked):
         made.append(sum(record.name == "torn" for record in records.values()))
         if len(made) == 3:
             await asyncio.to_thread(lose_neighbours, client, program, 2)
-        return await protect(rpc, blobs, domains, scheme, note)
+        return await protect(*asked)
 
     monkeypatch.setattr(memory, "protect", losing)
     with rt.job("torn", nodes=4, min_nodes=1, max_nodes=4, protect=True) as job:
