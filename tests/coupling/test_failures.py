@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import encrypted
 import pytest
-from coupled import FIELDS, HALVES, first, opened, rings, started
+from coupled import FIELDS, HALVES, first, opened, rings, started, under_way
 from distributed import Client, Scheduler, Security, Worker, wait
 from distributed.utils_test import gen_test
 from helpers import Gate, live, through, until
@@ -48,11 +48,7 @@ async def test_a_source_that_is_killed_fails_the_flow_and_leaves_no_file(c, s, a
 async def test_a_source_that_dies_with_its_worker_is_not_waited_for_for_ever(c, s, a, b):
     flow, values = await started(c)
     async with producers(s, *HALVES) as made:
-        await opened(made)
-        for one in made:
-            one.tell("send", step=0)
-        assert [await told(one) for one in made] == [True, True]
-        assert await anext(values) == (0, 0.0)
+        await under_way(made, values)
         host = (await flow.status())["workers"][0]
         gone, stays = sorted((a, b), key=lambda worker: worker.address != host)
         with pytest.MonkeyPatch.context() as patch:

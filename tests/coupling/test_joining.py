@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import psutil
 import pytest
-from coupled import FIELDS, HALVES, first, opened, started
+from coupled import FIELDS, HALVES, first, opened, started, under_way
 from distributed import Client, Future, LocalCluster, Worker
 from helpers import Gate, asleep, live
 from sources import asked, nothing_left, producers, told, whole
@@ -141,11 +141,7 @@ async def test_a_cluster_that_is_restarted_fails_its_flows_on_both_ends(c, s, a)
 async def test_a_cancelled_task_of_one_part_of_the_next_step_fails_the_flow_on_both_ends(c, s, a, b):
     flow, values = await started(c)
     async with producers(s, *HALVES) as made:
-        await opened(made)
-        for one in made:
-            one.tell("send", step=0)
-        assert [await told(one) for one in made] == [True, True]
-        assert await anext(values) == (0, 0.0)
+        await under_way(made, values)
         (key,) = [key for key in s.tasks if key.startswith("hpc-flow-heat-") and key.endswith("-1-1")]
         await c.cancel([Future(key, c)])
         with pytest.raises(CouplingError, match=GONE):

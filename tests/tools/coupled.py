@@ -36,6 +36,15 @@ async def opened(made):
     assert [await told(one) for one in made] == ["open"] * len(made)
 
 
+async def under_way(made, values):
+    """Have producers of both halves send the first step, and see that its value is there."""
+    await opened(made)
+    for one in made:
+        one.tell("send", step=0)
+    assert [await told(one) for one in made] == [True, True]
+    assert await anext(values) == (0, 0.0)
+
+
 def rings():
     """Files of the host's memory without a name that this process, which the workers are in, has mapped."""
     return [line for line in Path("/proc/self/maps").read_text().splitlines() if "/#" in line]

@@ -10,6 +10,7 @@ import random
 
 from dask_hpc.sim.model.coupled import Coupled
 from dask_hpc_policies.placement.learner import Sample, scaled
+from dask_hpc_policies.placement.times import staged_s
 from dask_hpc_policies.placement.view import Split
 
 #: Lanes whose times are those of the phases of a step, of which the last two are those of analyses; and the
@@ -41,7 +42,8 @@ def taking(spec: Coupled, seed: int, lane: str, step: int, split: Split) -> tupl
     cores = staging * platform.cores
     if inside:
         cores = split.nodes * (platform.cores if synchronous else split.helper_cores)
-    serial_s, parallel_s, sent_s, samples = 0.0, 0.0, 0.0, list[tuple[str, Sample]]()
+    serial_s, parallel_s = 0.0, 0.0
+    sent_s, samples = list[float](), list[tuple[str, Sample]]()
     for one in spec.application.analyses:
         if (one.name in split.in_situ) is not inside:
             continue
@@ -50,8 +52,7 @@ def taking(spec: Coupled, seed: int, lane: str, step: int, split: Split) -> tupl
         alone_s = work_s * one.serial_fraction
         serial_s, parallel_s = serial_s + alone_s, parallel_s + seconds - alone_s
         if not inside:
-            its_s = one.sent_bytes / (platform.bandwidth_bytes_s * staging)
-            sent_s = max(sent_s, its_s) if platform.pipelined else sent_s + its_s
+            sent_s.append(one.sent_bytes / (platform.bandwidth_bytes_s * staging))
         samples.append(
             (
                 one.name,
@@ -64,10 +65,7 @@ def taking(spec: Coupled, seed: int, lane: str, step: int, split: Split) -> tupl
                 ),
             )
         )
-    if platform.pipelined:
-        return serial_s + max(parallel_s, sent_s), tuple(samples)
-    # a staging node takes what it is sent, then computes
-    return serial_s + parallel_s + sent_s, tuple(samples)
+    return serial_s + staged_s(parallel_s, sent_s, platform.pipelined), tuple(samples)
 
 
 def _noise(spec: Coupled, seed: int, what: str, step: int) -> float:

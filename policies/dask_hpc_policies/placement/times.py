@@ -65,20 +65,29 @@ def load_of(application: Application, split: Sequence[bool]) -> Load:
     platform = application.platform
     compute_s = math.fsum(one.parallel_s for one in outside) / platform.cores
     sent_s = [one.sent_bytes / platform.bandwidth_bytes_s for one in outside]
-    if platform.pipelined:
-        outside_s = max(compute_s, *sent_s) if sent_s else compute_s
-    else:
-        outside_s = compute_s + math.fsum(sent_s)
     return Load(
         in_situ=len(inside),
         in_situ_s=math.fsum(one.parallel_s for one in inside),
         in_situ_bytes=math.fsum(one.memory_bytes for one in inside),
         in_transit=len(outside),
-        in_transit_s=outside_s,
+        in_transit_s=staged_s(compute_s, sent_s, platform.pipelined),
         in_transit_bytes=math.fsum(one.memory_bytes for one in outside),
         in_situ_serial_s=math.fsum(one.serial_s for one in inside),
         in_transit_serial_s=math.fsum(one.serial_s for one in outside),
     )
+
+
+def staged_s(compute_s: float, sent_s: Sequence[float], pipelined: bool) -> float:
+    """How long staging nodes take for a step, what is serial left out.
+
+    Parameters
+    ----------
+    compute_s, sent_s
+        What the analyses compute, and what each of them is sent.
+    pipelined
+        As in `Platform`.
+    """
+    return max([compute_s, *sent_s]) if pipelined else compute_s + math.fsum(sent_s)
 
 
 def phases_of(
