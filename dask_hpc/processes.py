@@ -17,12 +17,13 @@ import math
 import os
 import queue
 import resource
+import selectors
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -39,6 +40,8 @@ _ROOTS = ("dask_hpc", "dask_hpc_policies", "dask_hpc_widgets")
 _GRACE_S = 1
 #: The lowest priority.
 _LOWEST = 19
+#: Read at once of what it says.
+_READ_BYTES = 2**16
 _END = "its process ended (was there enough memory?)"
 
 
@@ -63,7 +66,7 @@ class Process:
 
     def __init__(self, niceness: int = 0) -> None:
         self._niceness = niceness
-        self._child: subprocess.Popen[str] | None = None
+        self._child: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
         self._closed = False
 
@@ -110,44 +113,24 @@ class Process:
                 request = json.dumps({"call": function, "arguments": arguments, "cpu_s": cpu_s})
             except (TypeError, ValueError) as error:
                 raise ProcessError(f"what {function} is called with is not JSON: {error}") from None
-            child, late = self._started(), threading.Event()
-
-            def end() -> None:
-                late.set()
-                child.kill()
-
-            timer = None if wall_s is None else threading.Timer(wall_s, end)
-            if timer is not None:
-                timer.daemon = True
-                timer.start()
+            child = self._started()
             try:
-                return self._answer(child, request, cpu_s, progress)
-            except ProcessError:
-                if late.is_set():
-                    raise ProcessError(f"it did not answer within {wall_s:g} s and was ended") from None
-                raise
-            finally:
-                if timer is not None:
-                    timer.cancel()
+                return self._answer(child, f"{request}\n".encode(), cpu_s, wall_s, progress)
+            except TimeoutError:
+                self._forget()
+                raise ProcessError(f"it did not answer within {wall_s:g} s and was ended") from None
 
     def _answer(
-        self, child: subprocess.Popen[str], request: str, cpu_s: float | None, progress: Tell | None
+        self,
+        child: subprocess.Popen[bytes],
+        request: bytes,
+        cpu_s: float | None,
+        wall_s: float | None,
+        progress: Tell | None,
     ) -> Any:
         """What the process says to a request."""
-        try:
-            assert child.stdin is not None
-            child.stdin.write(request + "\n")
-            child.stdin.flush()
-        except OSError:
-            raise self._over(cpu_s) from None
-        assert child.stdout is not None
-        for line in child.stdout:
-            try:
-                answer = json.loads(line)
-            except ValueError:
-                # it was ended amid its answer
-                child.kill()
-                break
+        for line in _lines(child, request, wall_s):
+            answer = json.loads(line)
             if "progress" in answer:
                 if progress is not None:
                     progress(answer["progress"])
@@ -173,7 +156,7 @@ class Process:
         with self._lock:
             self._forget()
 
-    def _started(self) -> subprocess.Popen[str]:
+    def _started(self) -> subprocess.Popen[bytes]:
         if self._closed:
             raise ProcessError("the process is closed; make another one")
         if self._child is not None and self._child.poll() is not None:
@@ -188,8 +171,7 @@ class Process:
                     [sys.executable, "-P", "-m", "dask_hpc.processes", str(self._niceness)],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
-                    text=True,
-                    encoding="utf-8",
+                    bufsize=0,
                     # threads of linear algebra would take cores beyond the one that is counted
                     env={"OPENBLAS_NUM_THREADS": "1", **os.environ, "PYTHONPATH": path},
                 )
@@ -218,6 +200,44 @@ class Process:
                 if pipe is not None:
                     with suppress(OSError):
                         pipe.close()
+
+
+def _lines(child: subprocess.Popen[bytes], request: bytes, wall_s: float | None) -> Iterator[bytes]:
+    """What a process says while and after a request is written to it, line by line, until it ends.
+
+    A line that it is ended amid is none. One thread waits for both: each further one takes the interpreter
+    from the loop when it starts and ends. A request may be longer than a pipe takes, and a process that is
+    stopped reads none of it.
+
+    Raises
+    ------
+    TimeoutError
+        When `wall_s` seconds have passed.
+    """
+    assert child.stdin is not None
+    assert child.stdout is not None
+    os.set_blocking(child.stdin.fileno(), False)
+    end_s = math.inf if wall_s is None else time.monotonic() + wall_s
+    todo, said = memoryview(request), b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(child.stdin, selectors.EVENT_WRITE)
+        selector.register(child.stdout, selectors.EVENT_READ)
+        while (left_s := end_s - time.monotonic()) > 0:
+            for key, _ in selector.select(None if wall_s is None else left_s):
+                if key.fileobj is child.stdin:
+                    try:
+                        todo = todo[os.write(key.fd, todo) :]
+                    except OSError:
+                        return
+                    if not todo:
+                        selector.unregister(child.stdin)
+                    continue
+                new = os.read(key.fd, _READ_BYTES)
+                if not new:
+                    return
+                *lines, said = (said + new).split(b"\n")
+                yield from lines
+    raise TimeoutError
 
 
 def call_all(

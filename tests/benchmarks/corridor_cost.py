@@ -1,7 +1,9 @@
 """What a corridor that is set costs: plain tasks, a tick of a large cluster, refits, sampling.
 
 Tasks, ticks and sampling in CPU seconds; the gaps of the loop beside refits in seconds of the clock, with and
-without in turns (A B B A), so that what else the machine does weighs on both.
+without in turns (A B B A), so that what else the machine does weighs on both. A gap is how late the loop
+hears what another process sends each millisecond. What a sleep of the loop oversleeps is none: asyncio rounds
+what is left of it up to whole milliseconds after whatever wakes it, and an answer does that once.
 """
 
 from __future__ import annotations
@@ -9,8 +11,11 @@ from __future__ import annotations
 import asyncio
 import os
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
+from array import array
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,8 +43,14 @@ WATTS: dict[str, Any] = {"power_model_idle_w": 70.0, "power_model_busy_w": 200.0
 PARTS = ("tasks", "ticks", "gaps", "sampling")
 #: Jobs on the large cluster, and those that wait while it is outside.
 JOBS, WAITING = 50, 20
-#: The loop sleeps for so long, again and again; what it oversleeps is its gap.
+#: Something is sent to the loop each so many seconds: the time at which it is.
 BEAT_S = 0.001
+BEATS = """
+import os, struct, time
+while True:
+    time.sleep({})
+    os.write(1, struct.pack("d", time.monotonic()))
+"""
 HERE = Path(__file__).resolve().parent
 
 
@@ -188,14 +199,18 @@ async def _gaps(refits: int, each: int) -> list[Row]:
         while time.perf_counter() < end_s:
             await asyncio.sleep(BEAT_S)
 
-    async def gaps(work: asyncio.Task[None], found: list[float]) -> None:
-        while not work.done():
-            began_s = time.perf_counter()
-            await asyncio.sleep(BEAT_S)
-            found.append((time.perf_counter() - began_s - BEAT_S) * 1e3)
-        await work
+    def hear() -> None:
+        sent = array("d")
+        sent.frombytes(os.read(beats.fileno(), 2**12))
+        heard.extend((time.monotonic() - at_s) * 1e3 for at_s in sent)
 
     found: dict[str, list[float]] = {"refits": [], "spin": [], "without": []}
+    heard: list[float] = []
+    beating = subprocess.Popen(
+        [sys.executable, "-c", BEATS.format(BEAT_S)], stdout=subprocess.PIPE, bufsize=0
+    )
+    assert beating.stdout is not None
+    beats, loop = beating.stdout, asyncio.get_running_loop()
     # the process has to find what it is to do
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH"))))
     with Process(NICE) as process:
@@ -204,28 +219,34 @@ async def _gaps(refits: int, each: int) -> list[Row]:
                 add(False)
             await refit()  # loads the models
             await spin(process, 0.0)
+            loop.add_reader(beats, hear)
             first, length_s = forecaster.made, 0.0
             with without_gc():
+                # what was sent before is late
+                await asyncio.sleep(0.1)
                 for block in range(refits // each):
                     turns = list(found) if block % 2 == 0 else list(found)[::-1]
                     for what in turns:
                         cpu_s = each * float((forecaster._found or {})["cpu_s"])
                         works = {"refits": refit, "spin": partial(spin, process, cpu_s)}
-                        work = works.get(what, partial(idle, length_s or cpu_s))()
-                        began_s = time.perf_counter()
-                        await gaps(asyncio.create_task(work), found[what])
+                        began_s, heard = time.perf_counter(), found[what]
+                        await works.get(what, partial(idle, length_s or cpu_s))()
                         if what == "refits":
                             length_s = time.perf_counter() - began_s
         finally:
             forecaster.close()
-    alone, beside, loop = (percentile(found[what], 0.99) for what in ("without", "refits", "spin"))
+            loop.remove_reader(beats)
+            beating.kill()
+            beating.wait()
+            beats.close()
+    alone, beside, plain = (percentile(found[what], 0.99) for what in ("without", "refits", "spin"))
     fits, count = forecaster.made - first, len(found["refits"])
     note = f"{beside:.2f} ms of {count} beside {fits} refits; without {alone:.2f}"
     name = "loop gap beside {}, p99, ratio to without"
     return [
         Row(name=name.format("refits"), value=beside / alone, unit="", bar=GAP_RATIO, note=note),
         # what of it is the machine's: the same process, and nothing but a loop in it
-        Row(name=name.format("a plain loop"), value=loop / alone, unit="", note=f"{loop:.2f} ms"),
+        Row(name=name.format("a plain loop"), value=plain / alone, unit="", note=f"{plain:.2f} ms"),
     ]
 
 

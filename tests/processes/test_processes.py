@@ -155,6 +155,19 @@ def test_one_that_is_ended_amid_its_answer_is_told_of_as_any_other(called: str, 
     assert process.call(f"{called}:steps", {"steps": 0}) != first
 
 
+def test_a_request_longer_than_a_pipe_is_answered_and_a_process_that_reads_none_of_it_is_ended(
+    called: str, process: Process
+) -> None:
+    long = {"text": "\u00e4" * 300_000}
+    assert process.call(f"{called}:same", long, wall_s=60) == long
+    pid = process.call(f"{called}:steps", {"steps": 0})
+    os.kill(pid, signal.SIGSTOP)
+    with pytest.raises(ProcessError, match=r"did not answer within 0\.5 s"):
+        process.call(f"{called}:same", long, wall_s=0.5)
+    assert not psutil.pid_exists(pid)
+    assert process.call(f"{called}:same", long) == long
+
+
 def test_a_closed_process_is_gone_and_takes_no_call(called: str) -> None:
     process = Process()
     pid = process.call(f"{called}:steps", {"steps": 0})
