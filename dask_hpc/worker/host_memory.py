@@ -43,7 +43,7 @@ from dask_hpc.worker.managers import in_turn, listening, reserved, started, want
 from dask_hpc.worker.node import node_settings
 from dask_hpc.worker.pulling import Offers
 from dask_hpc.worker.serving import served
-from dask_hpc.worker.values import read_values
+from dask_hpc.worker.values import Answers, read_values
 
 logger = logging.getLogger("distributed.dask_hpc")
 
@@ -267,7 +267,7 @@ async def write(
     CheckpointError
         When there is no manager, or no room.
     """
-    answers: dict[int, tuple[Written, str, Home] | str | None] = dict.fromkeys(keys)
+    answers: dict[int, tuple[Written, str, Home] | str | None] = Answers.fromkeys(keys)
     values = read_values(dask_worker, keys, answers)
     blocks = await asyncio.to_thread(_made, array, values, answers)
     if not blocks:

@@ -27,7 +27,7 @@ from dask_hpc.checkpoint.values import form, from_bytes
 from dask_hpc.errors import CheckpointError
 from dask_hpc.worker.fetching import fetch, remake
 from dask_hpc.worker.small import SmallCopy
-from dask_hpc.worker.values import read_values
+from dask_hpc.worker.values import Answers, read_values
 
 logger = logging.getLogger("distributed.dask_hpc")
 
@@ -182,7 +182,7 @@ async def write(
         By number of the block what was written and the type of the value, or why there is nothing (a text),
         or None for what the worker has not got any more.
     """
-    answers: dict[int, tuple[Written, str] | str | None] = dict.fromkeys(keys)
+    answers: dict[int, tuple[Written, str] | str | None] = Answers.fromkeys(keys)
     values = read_values(dask_worker, keys, answers)
     numbers = list(values)
     done = await asyncio.to_thread(write_blocks, folder, array, numbers, [values[n] for n in numbers])

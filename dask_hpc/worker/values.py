@@ -6,6 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 
+class Answers(dict[int, Any]):
+    """What a worker says of blocks, by number. Dask sends it as one, and a dictionary value by value."""
+
+
 def read_values(worker: Any, keys: Mapping[int, Any], answers: dict[int, Any]) -> dict[int, Any]:
     """Values of those keys that the worker holds, by number; called on its event loop.
 

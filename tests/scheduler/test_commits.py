@@ -14,6 +14,7 @@ import dask.array as da
 import numpy as np
 import pytest
 from distributed import Worker, wait
+from distributed.protocol import Serialize, serialize
 from helpers import Gate, asleep, live, through, traces_of_ours, until
 from losses import kill
 from unchanged import unchanged
@@ -301,6 +302,8 @@ async def test_a_worker_that_has_lost_a_block_says_so(c, s, a, b, tmp_path):
     assert keys == ["value"]
     answers = await saved.write(str(tmp_path), plan.arrays[0], {0: "value"}, b)
     assert answers == {0: None}
+    # of many blocks they go as one
+    assert len(serialize(Serialize(type(answers)({0: None, 1: "", 2: None})))[1]) == 1
 
 
 @live(workers=1)
