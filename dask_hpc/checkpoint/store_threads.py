@@ -5,7 +5,7 @@ one goes on: versions in memory, what `rt.status` says of them, and Ctrl-C. Nor 
 when it ends. They come when something is asked, and go when there is nothing more.
 
 Whether a call gets on is seen by the time that the processor has given its thread: one that waits in the
-kernel for a mount has none.
+kernel for a mount has none. Who looks late had no processor itself, and what it missed does not count.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ PATIENCE_S = 5.0
 _NONE_NS = 1_000_000
 #: How often one looks whether a call gets on, in seconds.
 _LOOK_S = 1.0
+#: Who looks after so many times that time is late.
+_LATE = 2.0
 
 
 class SilentStoreError(CheckpointError):
@@ -137,7 +139,7 @@ class Asked:
             When it does not get on.
         """
         answer = _threads.begin(lambda: function(*args, **more))
-        watch = _Watch(answer)
+        watch = _Watch(answer, _LATE * self._look_s)
         try:
             while not wait([answer], self._look_s).done:
                 self._check(watch)
@@ -148,7 +150,7 @@ class Asked:
     async def soon(self, function: Callable[P, T], *args: P.args, **more: P.kwargs) -> T:
         """The same on a loop, which goes on meanwhile."""
         answer = _threads.begin(lambda: function(*args, **more))
-        watch, waiting = _Watch(answer), asyncio.wrap_future(answer)
+        watch, waiting = _Watch(answer, _LATE * self._look_s), asyncio.wrap_future(answer)
         try:
             while not (await asyncio.wait([waiting], timeout=self._look_s))[0]:
                 self._check(watch)
@@ -170,16 +172,24 @@ class Asked:
 
 
 class _Watch:
-    """Whether a call gets on."""
+    """Whether a call gets on.
 
-    def __init__(self, answer: _Answer[Any]) -> None:
-        self._answer = answer
+    Parameters
+    ----------
+    late_s
+        What is between two looks counts up to here.
+    """
+
+    def __init__(self, answer: _Answer[Any], late_s: float) -> None:
+        self._answer, self._late_s = answer, late_s
         self._used_ns: int | None = None
-        self._since_s = stopwatch_s()
+        self._since_s = self._looked_s = stopwatch_s()
 
     def still_s(self) -> float:
         """For how long it has not, in seconds."""
         used_ns, now_s = self._answer.used_ns(), stopwatch_s()
+        self._since_s += max(0.0, now_s - self._looked_s - self._late_s)
+        self._looked_s = now_s
         if used_ns is not None and (self._used_ns is None or used_ns - self._used_ns >= _NONE_NS):
             self._used_ns, self._since_s = used_ns, now_s
         return now_s - self._since_s

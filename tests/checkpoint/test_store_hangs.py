@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import itertools
 import os
 import subprocess
 import sys
@@ -23,7 +24,7 @@ from helpers import live
 from saved import save
 
 import dask_hpc
-from dask_hpc.checkpoint import inside
+from dask_hpc.checkpoint import inside, store_threads
 from dask_hpc.checkpoint import store as stores
 from dask_hpc.checkpoint.store_threads import Asked
 from dask_hpc.client import checkpoints
@@ -93,6 +94,25 @@ def test_what_gets_on_is_waited_for_however_long_it_takes() -> None:
     ask = Asked("/store", 0.2)
     assert ask(works) == "done"
     assert asyncio.run(ask.soon(works)) == "done"
+
+
+def test_who_looks_late_had_no_processor_and_goes_on_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    def told() -> str:
+        assert looked.wait(60)
+        return "done"
+
+    def hours_later() -> float:
+        now_s = 3600.0 * next(looks)
+        if now_s > 2 * 3600.0:
+            looked.set()
+        return now_s
+
+    monkeypatch.setattr(store_threads, "_LOOK_S", 0.01)
+    monkeypatch.setattr(store_threads, "stopwatch_s", hours_later)
+    looks, looked = itertools.count(), threading.Event()
+    assert Asked("/store", 60.0)(told) == "done"
+    looks, looked = itertools.count(), threading.Event()
+    assert asyncio.run(Asked("/store", 60.0).soon(told)) == "done"
 
 
 def test_what_the_store_raises_is_raised() -> None:
