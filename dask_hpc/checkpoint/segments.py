@@ -307,8 +307,10 @@ class Segments:
         """Nobody is to write to these any more; who still does writes to what nobody reads."""
         with self._turn:
             for name in names:
-                if self._sizes.pop(name, None) is not None:
+                if name in self._sizes:
+                    # what cannot be removed takes its room still
                     Path(segment_path(str(self._folder), name)).unlink(missing_ok=True)
+                    del self._sizes[name]
 
     def _make_room(self, size: int) -> None:
         others = self._others()

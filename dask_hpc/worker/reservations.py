@@ -145,10 +145,18 @@ class Reservations:
             self._forget(segment)
 
     def give_up_late(self) -> None:
-        """Give up what should be sealed by now: those who have reserved it were lost before."""
+        """Give up what should be sealed by now: those who have reserved it were lost before.
+
+        What cannot be removed is tried again as late as if it had been reserved now.
+        """
         now_s = time.monotonic()
         late = [name for name, until_s in self._open.items() if until_s is not None and until_s < now_s]
-        self.give_up(late)
+        for name in late:
+            try:
+                self.give_up([name])
+            except OSError as error:
+                self._open[name] = now_s + _WRITTEN_S
+                logger.warning("Segment %s stays for %g s more: %s", name, _WRITTEN_S, error)
 
     def whole(self, version: str, named: Collection[str]) -> list[str]:
         """The record of a version has come, which names these segments; gives those to drop: no others of it

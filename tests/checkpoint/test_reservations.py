@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -119,3 +122,23 @@ def test_what_no_version_is_called_is_refused(tmp_path: Path, version: str) -> N
     with pytest.raises(CheckpointError, match="is no version; allowed: 32 hexadecimal digits"):
         made(tmp_path, version)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_cannot_be_removed_is_held_and_given_up_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    segments, there, (first, last) = made(tmp_path, ONE, OTHER)
+
+    def refused(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EIO, "the disk has failed")
+
+    now_s = time.monotonic()
+    with monkeypatch.context() as patched:
+        patched.setattr(time, "monotonic", lambda: now_s + 1e4)
+        patched.setattr(Path, "unlink", refused)
+        there.give_up_late()
+    there.give_up_late()
+    assert set(segments.names()) == {first, last}
+    monkeypatch.setattr(time, "monotonic", lambda: now_s + 2e4)
+    there.give_up_late()
+    assert (segments.names(), list(tmp_path.iterdir())) == ([], [])
