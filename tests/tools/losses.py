@@ -171,7 +171,8 @@ async def _case(
         await wait([*results, *data])
         gate, busy = Gate(), []
         if retired:
-            await c.retire_workers([worker.address for worker in retired])
+            gone = await c.retire_workers([worker.address for worker in retired])
+            outcome.expect("retired", sorted(gone), sorted(worker.address for worker in retired))
             # copies of what the retired workers had were made, and nothing was lost
             outcome.expect("lost with planned exits", counting.counts(), dict.fromkeys(COUNTS, 0))
         elif chance.random() < 0.5:
@@ -190,7 +191,8 @@ async def _case(
         def noted() -> bool:
             # asleep, nobody looks so soon unless somebody asks
             status.status()
-            return sum(status.count.values()) == events
+            # one too many is told with the counts
+            return sum(status.count.values()) >= events
 
         await until(noted, "all of it is noted")
         outcome.expect("results", await c.gather(results), [i + 1 for i in range(len(results))])
