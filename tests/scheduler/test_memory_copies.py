@@ -61,6 +61,25 @@ async def test_a_host_without_room_says_so_and_the_store_has_it(c, s, a, b, tmp_
             await rt.checkpoint(small, "small", levels=levels)
 
 
+@live(workers=1, config={"hpc.checkpoint.host-memory": 0.001})
+async def test_what_the_store_has_goes_from_memory_when_two_versions_do_not_fit(c, s, a, tmp_path):
+    rt = await dask_hpc.install(c, checkpoint_store=str(tmp_path))
+    # a host may hold 1.5 of it
+    data = await c.scatter([np.zeros(MEMORY_LIMIT // 12_000)])
+
+    async def levels(*asked):
+        return (await (await rt.checkpoint(data, "field", levels=asked)).status())["levels"]
+
+    for _ in range(3):
+        assert await levels("L1", "L3") == ["L1", "L3"]
+    assert await levels("L1") == ["L1"]
+    # that one is in memory alone: it stays until the store has the next one
+    assert not of(s).commits._held.make_room("field")
+    assert await levels("L1") == ["L3"]
+    assert await levels("L1") == ["L1"]
+    s.validate_state()
+
+
 @pytest.mark.errors("version 3 in memory alone")
 @live(workers=1)
 async def test_a_version_has_one_number_in_memory_and_in_the_store(c, s, a, tmp_path, monkeypatch):

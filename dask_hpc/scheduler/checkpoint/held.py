@@ -149,6 +149,13 @@ class Held:
             self._kept.replace(name, False, True)
             self._leave()
 
+    def make_room(self, name: str) -> bool:
+        """Memory has no room for a version beside the one before: that goes first, if the store has it, or
+        what is newer; whether it goes.
+        """
+        of_name = {folder for folder, one in self._versions.items() if one.plan.name == name}
+        return self._newest.get(name, (0, False))[1] and self._protected.leave_memory(of_name)
+
     def has_state(self, name: str) -> bool:
         """Whether the state of a program is held under this name."""
         return self._kept.has_state(name)

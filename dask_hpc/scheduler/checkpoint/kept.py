@@ -3,7 +3,8 @@
 A newer version takes the place of the one before only once it is whole, as John (2024, section 6.2.3.2) has
 it. A loop that lets go of the results of one step before those of the next are written would have none in
 between. So the newest stays until the next one of its name is whole, or nobody has begun one for a while.
-That takes the room of two versions of a name at most.
+That takes the room of two versions of a name at most, of one of results that a store has, too: where there
+is no more room, they go from memory before the next ones come (`Held.make_room`).
 """
 
 from __future__ import annotations

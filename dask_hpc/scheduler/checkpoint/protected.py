@@ -60,12 +60,7 @@ class _Protected:
 class Protected:
     """The protected results of one scheduler, by key."""
 
-    def __init__(
-        self,
-        state: State,
-        watched: Watched,
-        let_run_anywhere: Callable[[Any], None],
-    ) -> None:
+    def __init__(self, state: State, watched: Watched, let_run_anywhere: Callable[[Any], None]) -> None:
         self._state = state
         #: Told of folders that no result is read from any more.
         self.unused: list[Callable[[Collection[str]], None]] = []
@@ -172,6 +167,16 @@ class Protected:
                 if one.lineage is not None:
                     lineage.put_back(self._scheduler, key, one.lineage)
                 self._drop(key)
+
+    def leave_memory(self, folders: Set[str]) -> bool:
+        """Read the results of versions in memory from the store alone, if it has them all; whether it has."""
+        held = [(key, one) for key, one in self._of.items() if any(c.folder in folders for c in one.copies)]
+        stored = all(any(isinstance(copy, Copy) for copy in _lasting(one.copies)) for _, one in held)
+        for key, one in held if stored else ():
+            self._have(key, one, tuple(copy for copy in one.copies if copy.folder not in folders))
+            if one.lineage is not None:
+                lineage.renew(self._scheduler, key, _reading(key, one))
+        return bool(held) and stored
 
     def sole(self, addresses: Collection[str], leaving: Collection[str]) -> dict[str, list[Any]]:
         """Results that come back whoever leaves and that none else hold, by one of `addresses` that does.

@@ -15,6 +15,8 @@ from typing import Any
 from dask_hpc.checkpoint import passing
 from dask_hpc.checkpoint.draft import Draft
 from dask_hpc.checkpoint.opening import readers
+from dask_hpc.checkpoint.plan import Plan
+from dask_hpc.checkpoint.segments import NO_ROOM
 from dask_hpc.checkpoint.services import closed
 from dask_hpc.checkpoint.store import Store
 from dask_hpc.checkpoint.store_threads import in_store, soon
@@ -110,8 +112,7 @@ class ToLevels:
         """Levels L1 and L2; gives why there is less of them than was asked for, and whether fewer
         hosts may be lost for that (sets that are smaller than asked for survive as much).
         """
-        writing, began_s = commit.writings["L1"], stopwatch_s()
-        settings = self._state.settings
+        began_s, settings = stopwatch_s(), self._state.settings
         scheme = None
         if "L2" in commit.asked:
             scheme = Scheme(settings.checkpoint_redundancy, settings.checkpoint_set_size)
@@ -122,19 +123,44 @@ class ToLevels:
             stored = await _newest_in(commit.store or commit.instead, name)
             number = self._newest[name] = 1 + max(self._newest[name], self._left.newest(name), stored)
             plan = await asyncio.to_thread(closed, commit.stored)
-            async with self.silent.done_without(writing) if otherwise else nullcontext():
-                commit.levels, note, as_asked = await self._held.write(
-                    plan, number, keys, writing, scheme, commit.protect
-                )
+            found = await self._held_in_memory(commit, plan, number, keys, scheme, otherwise)
+            commit.levels, note, as_asked = found
         except (CheckpointError, OSError) as error:
             if not otherwise:
                 raise
             return f"L1: {error}", True
         commit.version = number
         if commit.store is None:
-            commit.nbytes = sum(each.nbytes for each in writing.written.values())
+            commit.nbytes = sum(each.nbytes for each in commit.writings["L1"].written.values())
         commit.writing_s = stopwatch_s() - began_s
         return note, scheme is not None and scheme.name != "single" and not as_asked
+
+    async def _held_in_memory(
+        self,
+        commit: Commit,
+        plan: Plan,
+        number: int,
+        keys: Sequence[Any],
+        scheme: Scheme | None,
+        otherwise: bool,
+    ) -> tuple[tuple[str, ...], str, bool]:
+        """`Held.write`, for results in place of the version before where there is no room beside that."""
+        again = False
+        while True:
+            writing = commit.writings["L1"]
+            try:
+                async with self.silent.done_without(writing) if otherwise else nullcontext():
+                    return await self._held.write(plan, number, keys, writing, scheme, commit.protect)
+            except CheckpointError as error:
+                full = NO_ROOM in str(error) and commit.protect
+                if again or not full or not self._held.make_room(plan.name):
+                    raise
+                # its results are held by another name before those of the first one are let go of
+                commit.writings["L1"] = self._writing(commit, keys, "L1-again", None)
+                writing.end()
+                again = True
+                # managers are told in the next turn of the loop, and waited for before the next try
+                await asyncio.sleep(0)
 
     async def _write_store(self, commit: Commit, folder: str) -> None:
         """Level L3."""
