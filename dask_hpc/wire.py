@@ -11,6 +11,9 @@ OPEN = "hpc-open-job"
 BIND = "hpc-bind"
 CLOSE = "hpc-close-job"
 
+#: What a cluster that follows the load says is the cause when it has workers retired.
+FOLLOWS_LOAD = "hpc-follows-load"
+
 #: Name of the plugin that every worker has, and of the metric in which its heartbeats carry our sections.
 WORKER_PLUGIN = "dask-hpc"
 HEARTBEAT = "hpc"

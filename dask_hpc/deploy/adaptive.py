@@ -15,6 +15,8 @@ from typing import Any
 
 import distributed
 
+from dask_hpc.wire import FOLLOWS_LOAD
+
 logger = logging.getLogger(__name__)
 
 #: How long a worker that could not be released is not asked again.
@@ -160,7 +162,7 @@ class PolicyAdaptive(distributed.Adaptive):
 
     async def _release(self, names: set[Any]) -> None:
         try:
-            await self.cluster.let_go(names)
+            await self.cluster.let_go(names, stimulus_id=FOLLOWS_LOAD)
             again_s = asyncio.get_running_loop().time() + _AGAIN_S
             self._kept_until_s |= dict.fromkeys(names & self.cluster.plan, again_s)
         finally:

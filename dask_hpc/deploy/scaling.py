@@ -201,7 +201,7 @@ class SafeScaling(WithRuntime, ChangedByHand):
             self._install()
         await self.let_go(workers)
 
-    async def let_go(self, workers: Iterable[Any]) -> None:
+    async def let_go(self, workers: Iterable[Any], **cause: str) -> None:
         """`scale_down`, as the scheduler does it: stock's retirement where the runtime was uninstalled."""
         specs = {self._spec_of(name) for name in workers}
         pools = {self._pool_of(spec) for spec in specs}
@@ -211,7 +211,8 @@ class SafeScaling(WithRuntime, ChangedByHand):
             # by whomever it was installed last
             self._install()
         names = [name for spec in specs for name in self._workers_of(spec)]
-        await cast(Any, self.scheduler_comm).retire_workers(names=names, close_workers=False, remove=True)
+        how = {"close_workers": False, "remove": True, **cause}
+        await cast(Any, self.scheduler_comm).retire_workers(names=names, **how)
         stay = await self._there()
         gone = [spec for spec in specs if not any(str(name) in stay for name in self._workers_of(spec))]
         # before they are forgotten, which takes a while: whoever looks meanwhile would replace them

@@ -44,6 +44,20 @@ def test_a_rigid_job_on_all_nodes_keeps_them_and_the_reason_names_it() -> None:
     asyncio.run(run())
 
 
+def test_nodes_retired_by_hand_are_not_said_to_come_again_although_the_job_rests() -> None:
+    async def run() -> None:
+        async with shrinkable(2) as made:
+            runtime = await dask_hpc.install(made.client, policy="fair")
+            async with runtime.job("idle") as job:
+                record = of(made.scheduler).engine.state.jobs.find(job.id)
+                await until(lambda: len(record.nodes) == 2 and record.resting, "it has both, and rests")
+                await made.client.retire_workers([made.address(1)])
+                assert (await job.status())["reason"] == "1 worker to be retired"
+            await job.wait(10)
+
+    asyncio.run(run())
+
+
 def test_a_malleable_job_above_its_minimum_shrinks_first_and_loses_nothing() -> None:
     async def run() -> None:
         async with shrinkable(4) as made:

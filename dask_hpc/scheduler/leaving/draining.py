@@ -6,6 +6,7 @@ import asyncio
 
 from dask_hpc.scheduler.core.engine import Engine
 from dask_hpc.scheduler.tables.nodes import Node
+from dask_hpc.wire import FOLLOWS_LOAD
 from dask_hpc_policies.decision import Reason, ReasonCode
 from dask_hpc_policies.rules.giving_back import given_back
 from dask_hpc_policies.wording import counted
@@ -31,10 +32,16 @@ async def drain(
     return drained, why.text
 
 
-def why_retired(engine: Engine, nodes: list[Node], workers: int) -> Reason:
-    """Why nodes of one holder retire, among so many workers: as the holder is told."""
+def why_retired(engine: Engine, nodes: list[Node], workers: int, cause: str = "") -> Reason:
+    """Why nodes of one holder retire, among so many workers: as the holder is told.
+
+    Parameters
+    ----------
+    cause
+        What whoever asked for it said; `FOLLOWS_LOAD`: only then do nodes come again with the next tasks.
+    """
     state = engine.state
     job = state.jobs.active.get(nodes[0].job or "")
-    if job is not None and job.resting:
+    if job is not None and job.resting and cause == FOLLOWS_LOAD:
         return given_back(job.request, state.settings.lend_s)
     return Reason(ReasonCode.USER_REQUEST, f"{counted(workers, 'worker')} to be retired")

@@ -350,7 +350,9 @@ class Releases:
             await self._until_free(leaving)
             whole, others, stay = self._whole_nodes(leaving)
             groups = self._by_holder(whole)
-            drains = [self._drain(group, why_retired(self.engine, group, len(leaving))) for group in groups]
+            cause = how.get("stimulus_id", "")
+            whys = [why_retired(self.engine, group, len(leaving), cause) for group in groups]
+            drains = [self._drain(group, why) for group, why in zip(groups, whys, strict=True)]
             drained: list[Node] = []
             self._leaving += groups
             try:
