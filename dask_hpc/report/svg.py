@@ -131,7 +131,7 @@ def node_map(spans: Spans, styles: Mapping[str, Look]) -> Drawing:
     for span in spans.node_spans:
         shapes += _node_span(span, row[span.node] * height, height, spans, styles)
     total = height * len(spans.nodes)
-    label = f"Node map: which job held each of {len(spans.nodes)} nodes over time"
+    label = f"Node map: which job held each of {counted(len(spans.nodes))} over time"
     return Drawing(total, label, [*shapes, *_over(spans, total)])
 
 
@@ -289,7 +289,7 @@ def utilization(levels: Sequence[tuple[float, int, int]], end_s: float) -> Drawi
     for (t_s, up, held), until_s in zip(levels, ends, strict=True):
         x, width = _x(t_s, 0.0, end_s), _x(until_s - t_s, 0.0, end_s)
         if held:
-            title = f"{held} of {up} nodes held, {t_s:.1f} s to {until_s:.1f} s"
+            title = f"{held} of {counted(up)} held, {t_s:.1f} s to {until_s:.1f} s"
             tall = full * held / most
             shapes.append(_rect(x, width, UTILIZATION_PX - tall, tall, css="held", title=title))
         y = UTILIZATION_PX - full * up / most

@@ -160,7 +160,7 @@ def _known(
             text=text,
         )
 
-    own_s, left = tasks.mean_s, f"{job.unfinished_tasks} tasks left"
+    own_s, left = tasks.mean_s, f"{counted(job.unfinished_tasks, 'task')} left"
     # fewer tasks than slots take as long as on so many
     slots = min(nodes * threads, max(1.0, float(job.unfinished_tasks)))
     more = "" if closed else "; more may be submitted"

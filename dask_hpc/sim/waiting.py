@@ -82,8 +82,16 @@ class Waiting:
     def helps(self) -> dict[str, list[str]]:
         """Phrases of what would start it earlier, by when it starts then, the earliest first."""
         told: dict[str, list[str]] = {}
+        policies: dict[str, list[str]] = {}
         for one in self.remedies:
-            told.setdefault(starts(one.start_in_s), []).append(one.text)
+            when = starts(one.start_in_s)
+            told.setdefault(when, [])
+            if "policy" in one.change:
+                policies.setdefault(when, []).append(one.change["policy"]["policy"])
+            else:
+                told[when].append(one.text)
+        for when, names in policies.items():
+            told[when].append(f"under {', '.join(names)}")
         return told
 
 

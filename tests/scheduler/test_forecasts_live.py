@@ -11,6 +11,11 @@ from dask_hpc.scheduler.tables.forecasts import Forecasts
 from dask_hpc_policies.jobs.forecasts import Interval
 
 
+def part(s):
+    parts = [call.__self__ for call in engine(s).parts._of["status"]]
+    return next(one for one in parts if isinstance(one, Forecasts))
+
+
 @live(workers=2)
 async def test_the_end_of_a_job_is_forecast_and_held_against_what_came(c, s, *workers):
     rt = await dask_hpc.install(c, "fcfs", tick="20 ms")
@@ -54,8 +59,7 @@ async def test_the_end_of_a_job_is_forecast_and_held_against_what_came(c, s, *wo
     unstated = f"the intervals of {found['assumed']} earlier forecasts were assumed and state nothing"
     assert found["text"] == unstated
     stated = Interval(expected_s=1.0, low_s=0.5, high_s=2.0, errors=19)
-    parts = [call.__self__ for call in engine(s).parts._of["status"]]
-    forecasts = next(one for one in parts if isinstance(one, Forecasts))
+    forecasts = part(s)
     for took_s in (1.0, 1.5, 9.0):
         forecasts.calibration = forecasts.calibration.with_end("a", stated, took_s)
     text = (await rt.status())["forecasts"]["text"]
@@ -70,6 +74,15 @@ async def test_a_job_whose_tasks_were_released_before_they_ran_says_so_and_teach
         futures = c.map(slow_inc, range(40), delay_s=0.05, pure=False)
         await until(lambda: record(s, job).expected.ended_tasks >= 4, "some of it has run")
     await until(lambda: record(s, job).forecast is not None, "its end has been forecast")
+    forecasts, now_s = part(s), engine(s).state.now_s()
+    assert forecasts._share(record(s, job), now_s, 2.0, 2).slots == 4.0
+    forecasts._target = lambda job: 1
+    assert forecasts._share(record(s, job), now_s, 2.0, 2).slots == 2.0, "what a resize leaves it counts"
+    watch, left_s = forecasts._watched[record(s, job)], []
+    for held_s in (0.0, 100.0):
+        watch.done_s, watch.node_s = 0.0, record(s, job).attained_node_s(now_s) - held_s
+        left_s.append(forecasts._share(record(s, job), now_s, 2.0, 2).work_s)
+    assert 2 * left_s[0] < left_s[1], "what has used little of its nodes is not taken to use all"
     del futures
     await until(lambda: record(s, job).state == "completed", "nothing is left")
     assert "tasks were released before they ran" in record(s, job).reason

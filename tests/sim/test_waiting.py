@@ -68,7 +68,7 @@ def test_who_holds_nodes_when_it_starts_and_what_would_start_it_at_once() -> Non
     )
     assert " fair" in said[3]
     # 300 node-seconds are left: under these 2 more nodes go to the ensemble first
-    assert said[4].startswith("It starts in 37.5 s under prma-fpsma or ")
+    assert said[4].startswith("It starts in 37.5 s under prma-fpsma, ")
     assert said[-1] == "Of 2 jobs little is known: take times for a guess."
 
 

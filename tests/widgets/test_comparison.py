@@ -145,7 +145,7 @@ def test_jobs_beyond_fifty_are_counted():
     many = result(*(ran(f"j{i}", 0, 0, 10) for i in range(53)))
     html = comparison.jobs({"x": many}, {})
     assert len(rows(html)) == 51
-    assert "3 more jobs are not shown." in html
+    assert "3 more jobs not shown." in html
     assert "not shown" not in comparison.jobs({"x": AFTER}, {})
 
 

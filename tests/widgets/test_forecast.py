@@ -67,11 +67,23 @@ def test_tiles_are_what_the_cluster_says_and_what_was_predicted(forecast):
     }
     found = told(now(), forecast)
     assert found["Next start"] == ("in 1.6 min", "late, predicted")
-    assert found["Gain if applied"][0].startswith("mean turnaround 47.5 s earlier, the last end 5 s earlier")
+    assert found["Gain if applied"][0].startswith("mean turnaround 47.5 s shorter, the last end 5 s earlier")
     _, start_s = forecast.next_start(["j-2"])
     # as what is said of why a job waits, and not "in 0 s"
     assert told(now(now_s=start_s - 0.44), forecast)["Next start"][0] == "in under a second"
     assert told(now(now_s=300.0), forecast)["Next start"] == ("overdue", "late; simulate again")
+
+
+def test_of_several_jobs_that_wait_the_longest_wait_and_the_first_start_are_told():
+    later = {**JOBS[1], "id": "j-3", "name": "later", "submit_s": 90.0}
+    found = replace(now(jobs_pending=2), jobs=[JOBS[0], later, JOBS[1]])
+    assert told(found)["Jobs waiting"] == ("2", "the longest 20 s: late")
+    other = replace(STATE.jobs[1], id="j-3", submit_s=3.0, min_nodes=4, max_nodes=4)
+    state = replace(STATE, jobs=(*STATE.jobs, other))
+    then = forecast_of(simulate_from(state, FCFS, default_s=ASSUMED_S), None, state.nodes)
+    first, start_s = then.next_start(["j-3", "j-2"])
+    assert (first, start_s) == ("j-2", pytest.approx(160.0))
+    assert told(found, then)["Next start"] == ("in 1 min", "late, predicted")
 
 
 def test_what_is_stale_is_not_told_as_if_it_were_not(forecast):
@@ -150,7 +162,7 @@ def test_a_gain_is_of_the_same_jobs(forecast):
     third = replace(runs[0], id="j-3", end_s=150.0)
     both = replace(forecast, runs=replace(stuck, runs=(*stuck.runs, third)))
     both = replace(both, chosen=replace(other, runs=(*runs, replace(third, end_s=140.0))))
-    told = "mean turnaround 10 s earlier, the last end 10 s earlier, over the 1 job that ends in both"
+    told = "mean turnaround 10 s shorter, the last end 10 s earlier, over the 1 job that ends in both"
     assert both.gain() == told
 
 

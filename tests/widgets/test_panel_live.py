@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -115,6 +116,8 @@ def test_apply_acts_and_revert_takes_it_back(rt, panel):
     assert tuning.revert.disabled
     tuning.apply.click()
     assert "Applied" in tuning.says.value
+    heads = re.findall("<th[^>]*>([^<]+)", tuning.says.value)
+    assert heads == ["Setting", "Before", "Now"], "it is done"
     assert rt.status()["policy"] == chosen == tuning.model.running
     assert name in tuning.form.controls
     assert not tuning.revert.disabled
@@ -367,6 +370,9 @@ def test_what_waits_for_long_is_said_in_the_panel_and_not_in_red(rt, panel, gate
         assert "fewer than 1 " not in panel.notices.value
         # to wait is nothing wrong
         assert "Error" not in panel.notices.value
+        # nor is it said of a job that waits for another reason by now
+        others = [{**row, "reason": "waits for another"} for row in panel.picture.jobs]
+        assert panel._notices(replace(panel.picture, jobs=others)) == ""
         rt.cancel(small.id)
         assert not [one for one in caplog.records if one.levelname == "WARNING" and "held for" in one.message]
         rt.cancel(late.id)

@@ -272,7 +272,7 @@ def test_a_search_is_among_all_jobs_and_what_was_lost_is_told_again(part, page):
     for i in range(10):
         part.heard(replace(many, jobs=rows, status={**many.status, "now_s": 800.0 + i / 1000}))
     assert len(page.shows("jobs")) == 100
-    assert page.views["jobs"]["note"] == "200 more jobs are not shown; rt.jobs() has all."
+    assert page.views["jobs"]["note"] == "200 more jobs not shown; rt.jobs() has all."
     part._asked({"ask": "search", "text": "X257 running", "state": "running"})
     assert [row[0][2] for row in page.shows("jobs")] == [["strong", "x257"]] or not page.shows("jobs")
     part._asked({"ask": "search", "text": "X257", "state": "pending' OR 1"})
@@ -309,6 +309,9 @@ def test_jobs_show_what_they_lent_and_borrowed_for_how_long_and_why():
     shown = views.named("jobs").html(replace(many, jobs=[many.jobs[0] | lent])).unescape()
     assert "9 of others on its nodes so far (3.1 s), 2 on nodes of others so far (0.0 s)" in shown
     assert f"; {why}" in shown
+    over = {**lent, "state": "completed", "end_s": 9.0}
+    shown = views.named("jobs").html(replace(many, jobs=[many.jobs[0] | over])).unescape()
+    assert "9 of others on its nodes (3.1 s), 2 on nodes of others (0.0 s)<" in shown, "it does so no more"
 
 
 def test_what_dasks_pages_say_of_held_tasks_is_explained_where_there_are_any():

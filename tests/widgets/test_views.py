@@ -207,7 +207,7 @@ def test_ended_jobs_come_after_the_active_ones_newest_first_and_are_counted():
     ended = [job(id=f"e-{i}", name=f"e{i}", state="completed", end_s=20.0 + i) for i in range(15)]
     shown = text(views.named("jobs").html(picture([*ended, job()])))
     assert re.findall(r"\b(e-\d+|heat-1)\b", shown) == ["heat-1", *(f"e-{i}" for i in range(14, 4, -1))]
-    assert "5 more jobs are not shown" in shown
+    assert "5 more jobs not shown" in shown
 
 
 def test_the_node_map_tells_holder_state_and_walltime_without_colour():
@@ -246,14 +246,15 @@ def test_walltimes_come_in_the_order_in_which_they_end():
     nodes = [node("a", "heat-1", walltime_left_s=600.0), node("b", walltime_left_s=30.0), node("c")]
     shown = text(views.named("walltime").html(picture([job()], nodes)))
     assert shown.endswith("b 30 s no job up a 10 min A heat up")
-    assert "None of 1 nodes has a walltime" in views.named("walltime").html(picture(nodes=[node("c")]))
+    none = views.named("walltime").html(picture(nodes=[node("c")]))
+    assert "1 node, none with a walltime: each stays until it is released." in none
 
 
 def test_a_large_pool_is_counted_whole_and_shown_in_part():
     html = views.named("nodes").html(picture(nodes=[node(f"n{i}") for i in range(5000)]))
     assert html.count("<li") == 4096
     assert "5000 nodes; 0 held by jobs; 5000 for plain work or idle" in html
-    assert "904 more nodes are not shown" in html
+    assert "904 more nodes not shown" in html
 
 
 def test_decisions_are_newest_first_with_reason_and_result():
@@ -305,7 +306,7 @@ def test_checkpoints_tell_what_a_loss_now_would_cost_and_when_the_next_version_i
     assert "so far" not in alone
     many = view.html(picture(checkpoints=commits(*(commit(name=f"n{i}") for i in range(70)))))
     assert many.count("<tr>") == 51
-    assert "20 more are not shown; rt.status() has all." in many
+    assert "20 more not shown; rt.status() has all." in many
 
 
 def test_checkpoints_tell_what_was_taken_over_and_what_hosts_have_of_their_memory():
@@ -329,7 +330,7 @@ def test_io_tells_what_file_systems_gave_and_who_may_be_at_them():
     page = views.named("io").html(picture(io=told))
     assert "/scratch lustre 1.00 MiB 1.00 GiB 256.00 MiB/s 3 any home" in text(page)
     assert "heat-1 0 B 1.00 GiB 4 s 25% counted" in text(page)
-    assert "10 more are not shown; rt.io()" in text(page)
+    assert "10 more not shown; rt.io()" in text(page)
     assert static.io_html({"io": told}).count("<tr>") == 2 + 2 + 50
     assert "Nothing is measured." in static.io_html({})
     assert not views.named("io").is_in(picture())

@@ -201,9 +201,10 @@ def test_what_is_chosen_beside_what_runs():
 
 def test_the_outcome_says_how_sure_it_is():
     html = what_if(STATE, KNOWN, EASY, MALLEABLE, ASSUMED_S).html()
-    assert "1 of 2 jobs have run times learned from this cluster" in html
+    assert "run times of 1 of 2 jobs are learned from this cluster" in html
     assert "Of 1 job little is known: take times for a guess." in html
     assert "good: 400 tasks left; 50 took 1 s each" in html
+    assert 'role="region" aria-label="When jobs end, rows"' in html, "many jobs are scrolled"
     assert "poor: 20 tasks left, as long as tasks of other jobs (1 s)" in html
     sure = [row("heat-1", 50, 50.0, closed=True), row("late-2", 5, 5.0, closed=True)]
     assert "a guess" not in what_if(STATE, sure, EASY, MALLEABLE, ASSUMED_S).html()

@@ -151,7 +151,7 @@ def jobs(runs: Mapping[str, Result], about: Mapping[str, str]) -> Markup:
     """
     ids = [run.id for run in next(iter(runs.values())).runs]
     hidden = len(ids[_MAX_JOBS:])
-    more = markup.soft(f"{hidden} more jobs are not shown.") if hidden else ""
+    more = markup.soft(f"{counted(hidden, 'more job')} not shown.") if hidden else ""
     return _jobs(runs, ids[:_MAX_JOBS], about, "When jobs end") + more
 
 

@@ -297,8 +297,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         else:
             self.trouble = self._why_not(answer)
         if not self._link.live or not isinstance(answer, Picture):
-            # else it was told when it was heard; that it has ended may be seen here alone
-            self._tell(answer)
+            self._tell(answer)  # else it was told when it was heard; its end may be seen here alone
         self._draw()
         if not self._writing and self.record.due(self._phase(), _known(self.picture)):
             # beside the loop: on a large cluster the twin takes a while
@@ -338,8 +337,9 @@ class Panel(widgets.VBox):  # type: ignore[misc]
     def _notices(self, picture: Picture) -> Markup:
         for old in list(self._noticed)[:-_REMEMBERED]:
             self._noticed.pop(old, None)
-        waits = {one["id"] for one in picture.jobs if one["state"] == "pending"}
-        noticed = [text for id, text in list(self._noticed.items()) if id in waits]
+        # of the reason for which a job waits now
+        waits = {one["id"]: one["reason"] for one in picture.jobs if one["state"] == "pending"}
+        noticed = [text for id, text in list(self._noticed.items()) if id in waits and waits[id] in text]
         return markup.status(*map(markup.note, noticed[-_NOTICES:])) if noticed else Markup()
 
     def _head(self, picture: Picture, trouble: str, dashboard: str) -> Markup:

@@ -31,6 +31,7 @@ __all__ = [
     "named",
     "page",
     "part",
+    "room",
     "roughly",
     "seconds",
     "soft",
@@ -81,6 +82,11 @@ def table(columns: Sequence[Column], rows: Iterable[Sequence[str]], caption: str
     # escaped once, not in every row
     heads = [(escape(label), is_number) for label, is_number in columns]
     return _piece("table", heads, rows, caption)
+
+
+def room(label: str, piece: str) -> Markup:
+    """What is long and is scrolled in a panel; `label` says what it is, for those who hear it."""
+    return _piece("room", label, piece)
 
 
 def alert(text: str) -> Markup:

@@ -24,7 +24,7 @@ LABELLED: dict[str, Any] = {"style": {"description_width": "13rem"}, "layout": _
 #: Two columns where there is room for them, one where there is not.
 _ROW = {
     "width": "auto",
-    "grid_template_columns": "repeat(auto-fit, minmax(min(100%, 19rem), 1fr))",
+    "grid_template_columns": "repeat(auto-fit, minmax(min(100%, 28rem), 1fr))",
     "grid_gap": "0 1rem",
 }
 

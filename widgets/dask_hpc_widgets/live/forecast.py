@@ -81,12 +81,14 @@ class Forecast:
         if not common[0]:
             return "none that can be told: no job ends in both"
         told = []
-        for of, what in ((mean_turnaround_s, "mean turnaround"), (makespan_s, "the last end")):
+        for of, what, words in (
+            (mean_turnaround_s, "mean turnaround", ("shorter", "longer")),
+            (makespan_s, "the last end", ("earlier", "later")),
+        ):
             first, then = (of(runs) or 0.0 for runs in common)
             if abs(then - first) <= _SAME * max(first, then):
                 continue
-            word = "earlier" if then < first else "later"
-            told.append(f"{what} {markup.seconds(abs(then - first))} {word}")
+            told.append(f"{what} {markup.seconds(abs(then - first))} {words[then > first]}")
         return (", ".join(told) or "none: both end alike") + part
 
 

@@ -265,7 +265,8 @@ class Tuning:
             at_once = markup.items(sentences) if sentences else markup.soft("No job changes at once.")
             stays = "Nodes that jobs have got or given up since stay so until the policy decides otherwise."
             after = markup.soft(stays) if done == self._reverted else ""
-            self._say(markup.element("p", markup.strong(f"{word}.")), _difference(found), at_once, after)
+            told = markup.element("p", markup.strong(f"{word}.")) + _difference(found, done=True)
+            self._say(told, at_once, after)
 
         self._set_busy(True)
         self._link.ask(lambda: questions.state(self._runtime), seen)
@@ -350,13 +351,13 @@ def _button(label: str, tooltip: str, style: str = "") -> Any:
     )
 
 
-def _difference(found: tuple[Edit, ...]) -> Markup:
-    """A table of what changes; empty when nothing does."""
+def _difference(found: tuple[Edit, ...], done: bool = False) -> Markup:
+    """A table of what changes, or has changed; empty when nothing does."""
     if not found:
         return Markup()
     rows = [[text or "not there" for text in (one.label, one.before, one.after)] for one in found]
-    columns = (("Setting", False), ("Runs", False), ("Chosen", False))
-    return markup.table(columns, rows, "What is changed")
+    before, after = ("Before", "Now") if done else ("Runs", "Chosen")
+    return markup.table((("Setting", False), (before, False), (after, False)), rows, "What is changed")
 
 
 def _gone(running: Mapping[str, Any]) -> str:

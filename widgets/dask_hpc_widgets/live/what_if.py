@@ -56,7 +56,7 @@ class WhatIf:
 
         about = {one.job: f"{one.confidence}: {one.text}" for one in self.knowledge}
         known = sum(one.confidence != "poor" for one in self.knowledge)
-        sure = f"{known} of {len(about)} jobs have run times learned from this cluster"
+        sure = f"run times of {known} of {counted(len(about), 'job')} are learned from this cluster"
         return Markup().join(
             [
                 markup.element("h3", "Predicted effect"),
@@ -64,7 +64,7 @@ class WhatIf:
                     f"From now to the end of all jobs of now; {sure}. {guess(self.knowledge)}".strip()
                 ),
                 comparison.metrics(self.runs),
-                comparison.jobs(self.runs, about),
+                markup.room("When jobs end", comparison.jobs(self.runs, about)),
                 *([_waiting(self.waiting)] if self.waiting else ()),
                 *map(markup.soft, self.notes),
             ]

@@ -209,6 +209,7 @@ function render({ model, el }) {
     const firsts = names.filter((name) => !name.includes("/"));
     place(grid, firsts.map((name) => drawn.get(name).box));
     grid.classList.toggle("many", firsts.length > 6);
+    grid.classList.toggle("few", firsts.length < 4);
     for (const name of firsts) place(drawn.get(name).others, names.filter((other) => other.startsWith(`${name}/`)).map((other) => drawn.get(other).box));
     names.forEach((name) => drawn.get(name).follow());
     Object.assign(figure.dataset, { updates: state.updates, now: state.now, took: (performance.now() - began).toFixed(1) });

@@ -141,7 +141,7 @@ function render({ model, el }) {
         made("div", {}, made("dt", {}, label), made("dd", {}, made("strong", {}, value), ...(more ? [` ${more}`] : [])))));
     }
     write(jobs, told(state) + toldLanes(state));
-    canvas.setAttribute("aria-label", `Who has which of ${state.nodes.length} nodes over time. ${told(state)}${toldLanes(state)}`);
+    canvas.setAttribute("aria-label", `Who has which of ${counted(state.nodes.length)} over time. ${told(state)}${toldLanes(state)}`);
     age();
     Object.assign(figure.dataset, {
       updates: state.updates, now: state.now, from: drawn.seen.from, to: drawn.seen.to, lanes: state.lanes.length, marks: state.marks.length, ends: drawn.ends,

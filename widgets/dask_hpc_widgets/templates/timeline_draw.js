@@ -151,8 +151,11 @@ function draw(state, canvas, view) {
     pen.strokeStyle = "#000000";
     pen.setLineDash([2, 3]);
     pen.beginPath();
-    pen.moveTo(now, MARKS);
-    pen.lineTo(now, bottom);
+    // titles stay readable
+    for (const [top, end] of [...tops.map((one) => [one, one + tall]), [powerTop, bottom]]) {
+      pen.moveTo(now, top);
+      pen.lineTo(now, end);
+    }
     pen.stroke();
     pen.setLineDash([]);
   }

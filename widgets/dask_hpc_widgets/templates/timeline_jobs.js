@@ -29,15 +29,15 @@ function question(state, model) {
     nodes.min = one.low;
     if (high === null) nodes.removeAttribute("max"); else nodes.max = high;
     write(may, high === null ? `(${one.low} or more)` : one.low === high ? `(always ${high})` : `(${one.low} to ${high})`);
-    if (nodes.dataset.of !== one.id) {
-      nodes.dataset.of = one.id;
-      nodes.value = one.nodes || one.low;
-    }
+    const size = String(one.nodes || one.low);
+    // it follows the job until a person types another
+    if (nodes.dataset.of !== one.id || nodes.value === nodes.dataset.size) nodes.value = size;
+    Object.assign(nodes.dataset, { of: one.id, size });
   };
   ask.addEventListener("click", () => about(choose.value));
   choose.addEventListener("change", () => { sure.hidden = true; bounds(); });
   resize.addEventListener("click", () => {
-    send(choose.value, `Asked for ${nodes.value} nodes for`, { ask: "resize", nodes: nodes.value }, resize);
+    send(choose.value, `Asked for ${counted(nodes.value)} for`, { ask: "resize", nodes: nodes.value }, resize);
   });
   cancel.addEventListener("click", () => send(choose.value, "Asked what is lost with", { ask: "cancel" }, cancel));
   const box = made("div", { class: "question" }, made("label", {}, "Job ", choose), ask, made("label", {}, "Nodes ", nodes), may, resize, cancel);
@@ -65,7 +65,7 @@ function question(state, model) {
     });
     yes.addEventListener("click", () => {
       if (cancels) send(id, "Asked to cancel", { ask: "cancel", agreed: true }, cancel);
-      else send(id, `Asked for ${size} nodes for`, { ask: "resize", nodes: size, agreed: true }, resize);
+      else send(id, `Asked for ${counted(size)} for`, { ask: "resize", nodes: size, agreed: true }, resize);
       choose.focus();
     });
     sure.setAttribute("aria-label", cancels ? `Cancel ${name}?` : `Resize ${name}?`);

@@ -122,6 +122,10 @@ function when(state, t) {
   return t > state.now ? `in ${seconds(t - state.now)}` : `${seconds(state.now - t)} ago`;
 }
 
+function counted(count) {
+  return `${count} node${Number(count) === 1 ? "" : "s"}`;
+}
+
 function called(state, job) {
   return job < 0 ? "no job" : `${state.jobs[job].letter} ${state.jobs[job].name}`;
 }
@@ -131,7 +135,7 @@ function toldEnd(state, job) {
   const ends = job < 0 || !state.jobs[job].nodes ? null : state.jobs[job].ends;
   if (!ends) return "";
   const [low, expected, high] = ends.map((t) => seconds(Math.max(0, t - state.now)));
-  return `ends in ${expected} (${low} to ${high})`;
+  return ends[2] - state.now < 0.5 ? "is about to end" : `ends in ${expected} (${low} to ${high})`;
 }
 
 function active(state) {

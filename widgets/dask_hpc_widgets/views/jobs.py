@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dask_hpc_policies.wording import counted
 from dask_hpc_widgets.base.markup import Column, Markup
 from dask_hpc_widgets.views.table import EVERY, Cell, Search, Table, named, text
 from dask_hpc_widgets.views.view import Picture, View
@@ -53,7 +54,7 @@ def table(picture: Picture, search: Search = EVERY) -> Table:
     count = len(picture.jobs) - sum(job["state"] in _ENDED for job in picture.jobs)
     count += max(len(picture.jobs) - count, picture.ended_jobs)
     hidden = len(active) + max(len(ended), picture.ended_jobs if search == EVERY else 0) - len(rows)
-    note = f"{hidden} more jobs are not shown; rt.jobs() has all." if hidden else ""
+    note = f"{counted(hidden, 'more job')} not shown; rt.jobs() has all." if hidden else ""
     return Table(
         caption="Jobs",
         columns=_COLUMNS,
@@ -146,13 +147,14 @@ def _tasks(job: Mapping[str, Any]) -> str:
         )
         if job.get(key)
     ]
+    over = job["state"] in _ENDED
     # seconds of the tasks that have ended there
     parts += [
-        f"{job[kind + '_tasks']} {word} so far ({job.get(kind + '_s') or 0.0:.1f} s)"
+        f"{job[kind + '_tasks']} {word}{'' if over else ' so far'} ({job.get(kind + '_s') or 0.0:.1f} s)"
         for kind, word in (("lent", "of others on its nodes"), ("borrowed", "on nodes of others"))
         if job.get(kind + "_tasks")
     ]
-    last = f"; {job['lending']}" if job.get("lending") else ""
+    last = f"; {job['lending']}" if job.get("lending") and not over else ""
     return (", ".join(parts) or "none left") + last
 
 

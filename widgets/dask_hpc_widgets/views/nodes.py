@@ -66,7 +66,7 @@ def _cells(fields: Sequence[Any]) -> list[Cell]:
 
 def _hidden(nodes: Sequence[Mapping[str, Any]]) -> str:
     hidden = len(nodes) - _MAX_NODES
-    return f"{hidden} more nodes are not shown." if hidden > 0 else ""
+    return f"{counted(hidden, 'more node')} not shown." if hidden > 0 else ""
 
 
 def _stock(picture: Picture) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 from dask_hpc_policies.power.bill import J_PER_KWH
 from dask_hpc_policies.power.checks import MOST_TOTAL_W
+from dask_hpc_policies.wording import counted
 from dask_hpc_widgets.base import markup
 from dask_hpc_widgets.base.markup import Column, Markup
 from dask_hpc_widgets.views.table import EVERY, Cell, Search, Table, named, text
@@ -78,7 +79,7 @@ def table(picture: Picture, search: Search = EVERY) -> Table:
     lines["outside"] = [f"Since it was set: {outside}."]
     lines |= {f"done {i}": line for i, line in enumerate([*_planned(row, now_s), *_done(row)])}
     hidden = max(0, len(row["jobs"]) - _MAX_JOBS) + row.get("more_jobs", 0)
-    note = f'{hidden} more jobs are not shown; rt.power()["bill"] has all.' if hidden > 0 else ""
+    note = f'{counted(hidden, "more job")} not shown; rt.power()["bill"] has all.' if hidden > 0 else ""
     bill = Table(
         caption="Who has drawn what", columns=_BILL, rows=_bill(picture, row), cells=_who, note=note
     )

@@ -113,7 +113,7 @@ def bounded(rows: Sequence[Any], most: int, all_in: str, key: Callable[[Any], Ha
             own = (own,)
         found[own] = row
     hidden = len(rows) - most
-    return {"rows": found, "note": f"{hidden} more are not shown; {all_in} has all." if hidden > 0 else ""}
+    return {"rows": found, "note": f"{hidden} more not shown; {all_in} has all." if hidden > 0 else ""}
 
 
 def cell_html(cell: Cell, now_s: float) -> Markup:

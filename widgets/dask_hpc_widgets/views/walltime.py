@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any
 
+from dask_hpc_policies.wording import counted
 from dask_hpc_widgets.base.markup import Column, Markup
 from dask_hpc_widgets.views.table import EVERY, Cell, Search, Table, letter, text
 from dask_hpc_widgets.views.view import Picture, View
@@ -46,10 +47,10 @@ def table(picture: Picture, search: Search = EVERY) -> Table:
         for node in limited[:_MAX_ROWS]
     }
     hidden = len(limited) - len(rows)
-    note = f"{hidden} nodes with more time are not shown." if hidden else ""
+    note = f"{counted(hidden)} with more time not shown." if hidden else ""
     if not limited:
-        many = f"None of {len(nodes)} nodes has" if nodes else "No node is known to have"
-        note = f"{many} a walltime: they stay until they are released."
+        many = f"{counted(len(nodes))}, none with" if nodes else "No node is known to have"
+        note = f"{many} a walltime: each stays until it is released."
     return Table(caption="Walltime left of nodes", columns=_COLUMNS, rows=rows, cells=_cells, note=note)
 
 
