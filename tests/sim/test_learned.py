@@ -37,6 +37,12 @@ def test_tasks_that_are_left_take_as_long_as_those_that_ended_and_those_on_worke
     assert found.text == "30 tasks left; 40 took 0.5 s each"
 
 
+def test_fewer_tasks_than_threads_take_as_long_as_on_so_many():
+    found = known(job(unfinished_tasks=1), row(ended=40, mean_s=0.5))
+    assert found.remaining_s == pytest.approx(0.5), "three of four threads have nothing to do"
+    assert found.text == "1 task left; 40 took 0.5 s each"
+
+
 def test_few_tasks_say_less_and_an_open_job_may_get_more():
     few = known(job(unfinished_tasks=8), row(ended=FEW_TASKS - 1, mean_s=0.5))
     assert (few.source, few.confidence) == ("tasks", "fair")
