@@ -11,7 +11,6 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from math import isfinite
 from typing import Any
 
 from dask_hpc.errors import TraceError
@@ -19,6 +18,7 @@ from dask_hpc.trace.files import Trace
 from dask_hpc.trace.records import CORRIDOR, DRAW, POWER_KINDS, Other, Pass, Record
 from dask_hpc_policies.model import ClusterSnapshot
 from dask_hpc_policies.power.bill import J_PER_KWH, Uses, bill
+from dask_hpc_policies.power.checks import is_number
 from dask_hpc_policies.power.tariff import SIGNALS, Points, Series
 from dask_hpc_policies.power.view import PowerView, seen
 from dask_hpc_policies.power.watts import mean_w
@@ -107,10 +107,10 @@ def power_spans(trace: Trace) -> list[Span]:
             # a new account is opened by the next corridor
             last = None if data.get("mode") == "none" else last
             continue
-        try:
-            now = [float(data[name]) for name in ("t_s", "known_s", "energy_j", "outside_s", "outside_ws")]
-        except (KeyError, TypeError, ValueError):
-            raise TraceError(f"{trace.source}: a record of the draw lacks numbers: {data!s:.200}") from None
+        told = [data.get(name) for name in ("t_s", "known_s", "energy_j", "outside_s", "outside_ws")]
+        now = [float(one) for one in told if is_number(one)]
+        if len(now) < len(told):
+            raise TraceError(f"{trace.source}: a record of the draw lacks numbers: {data!s:.200}")
         if last is not None and now[1] > last[1]:
             # while the draw was not known nothing was added up: the span is what is known of it
             known_s, *more = (now[number] - last[number] for number in range(1, 5))
@@ -164,15 +164,11 @@ def power_row(record: Other) -> tuple[float, dict[str, float | None]] | None:
     """
     news = {name: record.data.get(key) for key, name in _SHOWN.get(record.kind, ())}
     t_s = record.data.get("t_s")
-    if not news or not isinstance(t_s, int | float) or not all(_is_watts(one) for one in news.values()):
+    if not news or not is_number(t_s) or not all(one is None or is_number(one) for one in news.values()):
         return None
     if record.data.get("mode") == "none":
         news["watts"] = None
     return float(t_s), news
-
-
-def _is_watts(value: Any) -> bool:
-    return value is None or (isinstance(value, int | float) and isfinite(value))
 
 
 #: Records of one moment may be so far apart.

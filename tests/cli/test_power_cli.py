@@ -146,6 +146,7 @@ def job(**change: object) -> dict[str, Any]:
         ({**UPPER, "lower_w": 5000}, "lower_w is 5000; allowed: 0 to upper_w, which is 4000"),
         ({**UPPER, "upper_w": -1}, "upper_w is -1; allowed: watts from 0 to 1e+09"),
         ({**UPPER, "upper_w": 1e15}, "upper_w is 1000000000000000.0; allowed: watts from 0 to 1e+09"),
+        ({**UPPER, "idle_w": 10**400}, "idle_w is 1000"),
         ({**UPPER, "idle_w": math.nan}, "idle_w is nan; allowed: watts from 0 to 1e+06"),
         ({**UPPER, "idle_w": "23"}, "idle_w is '23'; allowed: watts"),
         ({**UPPER, "nodes": 0}, "nodes is 0; allowed: a whole number from 1"),
@@ -257,6 +258,7 @@ def test_a_short_series_says_why_it_is_but_the_last_value(tmp_path: Path) -> Non
         (["t_s,watts", "0,1", "1"], "line 3: watts is ''; give a number"),
         (["t_s,watts", "0,1", "1,-4"], "sample 2: watts is -4.0; allowed: watts from 0 to 1e+09"),
         (["t_s,watts", "0,1", "0,4"], "sample 2: t_s is 0 after 0; times must rise"),
+        (["t_s,watts", "-1.7e308,1"], "sample 1: t_s is -1.7e+308; allowed: a number of seconds"),
         (["t_s,watts", "0,1e300"], "sample 1: watts is 1e+300; allowed: watts"),
     ],
 )

@@ -72,6 +72,7 @@ def test_sizes_on_a_pool_of_16(arguments: dict[str, Any], expected: tuple[str, i
         ({"rigid": "yes"}, ["rigid='yes'"]),
         ({"io_intensity": 1.1}, ["io_intensity=1.1", "0 to 1"]),
         ({"io_intensity": float("nan")}, ["io_intensity=nan"]),
+        ({"io_intensity": 10**400}, ["io_intensity=1000", "0 to 1"]),
         ({"min_power_w": 300, "max_power_w": 200}, ["min_power_w=300", "max_power_w=200"]),
         ({"walltime": "5 W"}, ["walltime", "'5 W'", "ms, s, min, h or d"]),
         ({"walltime": 0}, ["walltime=0", "above 0 s"]),

@@ -39,6 +39,7 @@ def watts(source: Source) -> float:
         ("power 1.25 kW\n", 1250.0),
         ("temperature 40\n118.5\n", 118.5),
         ("node=3 power=88W", 88.0),
+        ("power -88 W", None),
         ("no value", None),
         ("", None),
     ],
@@ -161,6 +162,8 @@ ANSWERS = {
     "/api/v1/query": json.dumps(VECTOR).encode(),
     "/none/api/v1/query": b'{"data": {"resultType": "vector", "result": []}}',
     "/scalar/api/v1/query": b'{"data": {"resultType": "scalar", "result": [1, "55"]}}',
+    "/odd/api/v1/query": b'{"data": {"resultType": "vector", "result": 5}}',
+    "/huge": b'{"watts": 1' + b"0" * 400 + b"}",
     "/nan/api/v1/query": b'{"data": {"resultType": "scalar", "result": [1, "NaN"]}}',
     "/text": b"<html>",
 }
@@ -201,6 +204,8 @@ def test_boards_and_prometheus_answer_or_it_is_said_why_not() -> None:
             (Http(f"{url}/absent", pointer, 5.0), "answers 404"),
             (Http(f"{url}/power", "/PowerControl", 5.0), "is no number of watts"),
             (Prometheus(f"{url}/none", "watts", 5.0), "the query watts gives no series"),
+            (Prometheus(f"{url}/odd", "watts", 5.0), "the query watts gives no series"),
+            (Http(f"{url}/huge", "/watts", 5.0), "is no number of watts"),
             (Prometheus(f"{url}/nan", "watts", 5.0), "it is not measured"),
             (Http("http://127.0.0.1:9/x", pointer, 5.0), "gives nothing"),
         ):

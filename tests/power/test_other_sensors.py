@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -182,6 +183,9 @@ def test_a_recorded_draw_is_played_again_and_again(tmp_path: Path) -> None:
         Replay(path).read()
     with pytest.raises(SensorError, match="cannot be read"):
         Replay(tmp_path / "absent").read()
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(SensorError, match="pipe cannot be read: it is no file"):
+        Replay(tmp_path / "pipe").read()
 
 
 def test_a_model_is_a_line_or_what_was_measured_between_the_ends_that_are_set(tmp_path: Path) -> None:
@@ -190,7 +194,7 @@ def test_a_model_is_a_line_or_what_was_measured_between_the_ends_that_are_set(tm
     path = tmp_path / "points.csv"
     loads, watts = [0, 20, 50, 80, 100], [50.0, 90.0, 120.0, 135.0, 140.0]
     rows = (f"{load},{power}" for load, power in zip(loads, watts, strict=True))
-    path.write_text("\n".join(("cpu_load,rapl_power", *rows)))
+    path.write_text("\ufeff" + "\n".join(("cpu_load, rapl_power", *rows)))
     fitted = curve(None, None, str(path))
     assert fitted == fit_curve([load / 100 for load in loads], watts).between(fitted.idle_w, fitted.busy_w)
     assert fitted.watts(0.5) == pytest.approx(120.0, rel=0.02)
@@ -198,8 +202,17 @@ def test_a_model_is_a_line_or_what_was_measured_between_the_ends_that_are_set(tm
     assert (scaled.idle_w, scaled.busy_w) == pytest.approx((100.0, 280.0))
 
 
-@pytest.mark.parametrize("ends", [(None, None), (71.0, None), (0.0, 100.0), (200.0, 100.0)])
-def test_a_model_of_too_little_is_none(ends: Any) -> None:
+@pytest.mark.parametrize(
+    ("ends", "reason"),
+    [
+        ((None, None), "idle None, busy None"),
+        ((71.0, None), "idle 71.0, busy None"),
+        ((0.0, 100.0), "hpc.power.model.idle is 0 W"),
+        ((200.0, 100.0), "hpc.power.model.idle is 200 W and hpc.power.model.busy 100 W; allowed"),
+    ],
+)
+def test_a_model_of_too_little_is_none(ends: Any, reason: str) -> None:
     with pytest.raises(SensorError) as said:
         curve(*ends, None)
+    assert reason in said.value.reason
     assert "hpc.power.model.idle" in said.value.remedy

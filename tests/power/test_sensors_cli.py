@@ -15,6 +15,7 @@ from command_line import refused, run
 from sensor_trees import RANGE_UJ, Powercap, counting, cray, device
 
 from dask_hpc.doctor.machine import check_sensors
+from dask_hpc.worker.power.figures import Gauge
 from dask_hpc.worker.power.look import Observed
 from dask_hpc.worker.power.rapl import Rapl
 
@@ -145,6 +146,41 @@ def test_the_doctor_says_by_what_it_is_measured_and_warns_of_a_source_that_fails
     with dask.config.set({"hpc.power.source": "replay", "hpc.power.file": str(path)}):
         row = check_sensors(seconds=0.05)
     assert (row.verdict, "of a file, not of this machine" in row.text) == ("warn", True)
+
+
+class Odd:
+    """Says what no host draws, or fails in a way of its own."""
+
+    name, label = "odd", "measured"
+
+    def __init__(self, watts: float | None) -> None:
+        self._watts = watts
+
+    def read(self) -> dict[str, Gauge]:
+        if self._watts is None:
+            raise TypeError("a bug of a sensor")
+        return {"odd": Gauge(self._watts)}
+
+    def total(self, spent_j: Any, before: Any, now: Any) -> float:
+        return sum(spent_j.values())
+
+
+@pytest.mark.parametrize(
+    ("watts", "reason"),
+    [
+        (1e300, "odd says 1e+300 W: that is not measured"),
+        (-5.0, "odd says -5 W: that is not measured"),
+        (float("nan"), "odd says nan W: that is not measured"),
+        (None, "TypeError: a bug of a sensor"),
+    ],
+)
+def test_what_no_host_draws_and_a_sensor_that_fails_are_told_as_not_measured(
+    watts: float | None, reason: str
+) -> None:
+    watched = Observed(Odd(watts))
+    watched.read()
+    figure = watched.figure()
+    assert (figure.watts, figure.label, figure.reason) == (None, "unavailable", reason)
 
 
 def test_a_folder_that_is_not_there_and_a_time_that_cannot_be_are_refused(tmp_path: Path) -> None:

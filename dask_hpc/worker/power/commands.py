@@ -22,7 +22,7 @@ from dask_hpc.worker.power.figures import FIRST, Gauge, Label, Reading, SensorEr
 #: What a command prints is read this far.
 _MOST_CHARACTERS = 100_000
 #: A figure with its unit; and, where there is no such, a line that is a figure.
-_WATTS = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)\s*(k?W)(?:atts?)?\b", re.IGNORECASE)
+_WATTS = re.compile(r"(?<![\w.-])(\d+(?:\.\d+)?)\s*(k?W)(?:atts?)?\b", re.IGNORECASE)
 _BARE = re.compile(r"\s*(\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*")
 #: Slurm counts a job's energy every half a minute where it is not told otherwise: no need to ask more often.
 _ASKED_EVERY_S = 15.0

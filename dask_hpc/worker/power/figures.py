@@ -36,6 +36,11 @@ class SensorError(Exception):
         self.reason, self.remedy = reason, remedy
 
 
+def as_sensor_error(error: Exception) -> SensorError:
+    """Whatever a sensor has raised: who measures goes on."""
+    return error if isinstance(error, SensorError) else SensorError(f"{type(error).__name__}: {error}")
+
+
 @dataclass(frozen=True, slots=True)
 class Counter:
     """Energy since some moment."""
@@ -205,12 +210,16 @@ class Meter:
         return Figure(source.label, source.name, self._known(watts), energy_j)
 
     def _known(self, watts: float) -> float:
-        if not 0 < watts <= MOST_HOST_W:
-            raise SensorError(
-                f"{self.source.name} says {watts:g} W: that is not measured",
-                "take another source (hpc.power.source)",
-            )
-        return watts
+        return known_w(self.source.name, watts)
+
+
+def known_w(name: str, watts: float) -> float:
+    """Watts that a host may draw; raises `SensorError` for others: who says so measures nothing."""
+    if not 0 < watts <= MOST_HOST_W:
+        raise SensorError(
+            f"{name} says {watts:g} W: that is not measured", "take another source (hpc.power.source)"
+        )
+    return watts
 
 
 def summed(spent: Mapping[str, float]) -> float:

@@ -6,9 +6,12 @@ the machine itself.
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TextIO
 
 from dask_hpc.worker.power.figures import SensorError
 
@@ -40,6 +43,21 @@ def text(path: Path) -> str:
         return os.read(descriptor, _MOST_BYTES).decode(errors="replace").strip()
     finally:
         os.close(descriptor)
+
+
+def opened(path: Path) -> TextIO:
+    """A table that a user names, to be read; whoever reads closes it.
+
+    Raises
+    ------
+    OSError
+        When it cannot be read, or is a pipe or a device, which may have the reader wait for ever.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is no file")
+    return open(descriptor, encoding="utf-8-sig", errors="replace", newline="")
 
 
 def name_of(path: Path) -> str:

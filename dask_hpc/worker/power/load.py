@@ -8,6 +8,7 @@ import itertools
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from dask_hpc.worker.power import files
 from dask_hpc.worker.power.figures import Gauge, Label, Reading, SensorError, summed
 from dask_hpc_policies.power.fit import fit_curve
 from dask_hpc_policies.power.load_curve import LoadCurve
@@ -32,13 +33,19 @@ def curve(idle_w: float | None, busy_w: float | None, path: str | None) -> LoadC
         When too little is set, or the file is not what it should be.
     """
     if path is None:
-        if idle_w is None or busy_w is None or not 0 < idle_w <= busy_w:
+        if idle_w is None or busy_w is None:
             said = ", ".join(f"{name} {value}" for name, value in (("idle", idle_w), ("busy", busy_w)))
             raise SensorError(f"no model of the power of a node is set ({said})", _REMEDY)
+        if not 0 < idle_w <= busy_w:
+            raise SensorError(
+                f"hpc.power.model.idle is {idle_w:g} W and hpc.power.model.busy {busy_w:g} W; allowed: idle "
+                "above 0 W, busy at least as much",
+                _REMEDY,
+            )
         return LoadCurve(((0.0, idle_w), (1.0, busy_w)))
     try:
-        with Path(path).open(encoding="utf-8", newline="") as file:
-            read = itertools.islice(csv.DictReader(file), _MOST_ROWS + 1)
+        with files.opened(Path(path)) as file:
+            read = itertools.islice(csv.DictReader(file, skipinitialspace=True), _MOST_ROWS + 1)
             rows = [(float(row["cpu_load"]) / 100, float(row["rapl_power"])) for row in read]
         if len(rows) > _MOST_ROWS:
             raise ValueError(f"it has more than {_MOST_ROWS} rows")

@@ -26,7 +26,9 @@ from dask_hpc.worker.power.figures import (
     Reading,
     SensorError,
     Source,
+    as_sensor_error,
     between_j,
+    known_w,
     same_run,
     unavailable,
 )
@@ -66,9 +68,9 @@ class Observed:
         """Read it once more."""
         try:
             reading, self._error = self.source.read(), None
-        except SensorError as error:
+        except Exception as error:  # whatever a sensor does, the others are told
             self._end()
-            self._error = error
+            self._error = as_sensor_error(error)
             return
         now_s = stopwatch_s()
         if self._run and not same_run(self._run[-1][1], reading, now_s - self._run[-1][0]):
@@ -98,10 +100,10 @@ class Observed:
         if not self._counted_s and (not gauges or len(gauges) < len(last)):
             return unavailable(source.name, SensorError(FIRST))
         watts = self._energy_j / self._counted_s if self._counted_s else sum(gauges)
-        if not watts > 0:
-            text = f"{source.name} says {watts:g} W: that is not measured"
-            return unavailable(source.name, SensorError(text, "set hpc.power.source to another"))
-        return Figure(source.label, source.name, watts, self._energy_j, self._note)
+        try:
+            return Figure(source.label, source.name, known_w(source.name, watts), self._energy_j, self._note)
+        except SensorError as error:
+            return unavailable(source.name, error)
 
 
 def look(settings: Settings, seconds: float, root: Path = _ROOT) -> Looked:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from dask_hpc.clock import stopwatch_s
+from dask_hpc.worker.power import files
 from dask_hpc.worker.power.figures import Gauge, Label, Reading, SensorError, summed
 
 
@@ -53,8 +54,8 @@ def _read(path: Path) -> tuple[list[float], list[float]]:
     times: list[float] = []
     values: list[float] = []
     try:
-        with path.open(encoding="utf-8", errors="replace", newline="") as file:
-            rows = csv.DictReader(file)
+        with files.opened(path) as file:
+            rows = csv.DictReader(file, skipinitialspace=True)
             for row in rows:
                 where = f"{path}, line {rows.line_num}"
                 try:

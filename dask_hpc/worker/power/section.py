@@ -22,7 +22,7 @@ from dask_hpc.clock import epoch_s, stopwatch_s
 from dask_hpc.config import Settings
 from dask_hpc.worker.node import node_settings
 from dask_hpc.worker.power.board import Board, Member, Told
-from dask_hpc.worker.power.figures import FIRST, Figure, Meter, SensorError, unavailable
+from dask_hpc.worker.power.figures import FIRST, Figure, Meter, SensorError, as_sensor_error, unavailable
 from dask_hpc.worker.power.load import curve
 from dask_hpc.worker.power.sources import governed, made
 from dask_hpc_policies.power.load_curve import LoadCurve
@@ -144,8 +144,7 @@ class Sampler:
             if (source := made(self._settings)) is not None:
                 meter = Meter(source)
         except Exception as error:  # whatever a source does, the worker's work goes on
-            why = error if isinstance(error, SensorError) else SensorError(f"{type(error).__name__}: {error}")
-            lacking = unavailable(self._settings.power_source, why)
+            lacking = unavailable(self._settings.power_source, as_sensor_error(error))
         self.points = _curve(self._settings)
         try:
             self._sample(meter, part, lacking)
@@ -159,8 +158,7 @@ class Sampler:
             try:
                 self._look(meter, part, lacking)
             except Exception as error:  # whatever a sensor does, the worker's work goes on
-                text = SensorError(f"{type(error).__name__}: {error}")
-                self.told = Told(unavailable(self._settings.power_source, text), epoch_s())
+                self.told = Told(unavailable(self._settings.power_source, as_sensor_error(error)), epoch_s())
             self.cpu_s = time.thread_time()
             wait_s = max(0.05, self._settings.power_interval_s - (stopwatch_s() - began_s))
 

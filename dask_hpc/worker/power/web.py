@@ -131,7 +131,7 @@ def _watts(value: Any, what: str) -> float:
         if isinstance(value, bool):
             raise TypeError
         watts = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise SensorError(f"{what} is {str(value)[:60]!r}, which is no number of watts") from None
     if not math.isfinite(watts):
         raise SensorError(f"{what} is {watts}: it is not measured")
@@ -193,7 +193,7 @@ class Prometheus:
         if pointed(answer, "/data/resultType") == "scalar":
             values = [result]
         else:
-            values = [pointed(one, "/value") for one in result]
+            values = [pointed(one, "/value") for one in (result if isinstance(result, list) else ())]
         if not values:
             raise SensorError(
                 f"the query {self._query[:100]} gives no series",

@@ -17,7 +17,6 @@ and John (2024, section 4.1).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
@@ -312,7 +311,7 @@ def _number(name: str, argument: str, value: float | None, largest: float) -> fl
     if value is None:
         return None
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not number or not math.isfinite(value) or not 0 <= value <= largest:
+    if not number or not 0 <= value <= largest:
         raise InvalidJob(f"job {name!r}: {argument}={value!r} must be a number from 0 to {largest:g}")
     return float(value)
 

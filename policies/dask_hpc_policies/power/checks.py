@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import TypeGuard
 
 from dask_hpc_policies.params import shown
 
@@ -24,10 +25,19 @@ def count(where: str, name: str, value: object, least: int) -> None:
         )
 
 
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether it is a finite number; a whole one that no float holds, and a truth value, is none."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
+
+
 def watts(where: str, name: str, value: object, most_w: float) -> None:
     """Raise unless `value` is a number of watts from 0 to `most_w`."""
-    good = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not good or not 0 <= float(value) <= most_w or math.isnan(float(value)):  # type: ignore[arg-type]
+    if not is_number(value) or not 0 <= value <= most_w:
         raise ProgramError(f"{where}{name} is {shown(value)}; allowed: watts from 0 to {most_w:g}")
 
 

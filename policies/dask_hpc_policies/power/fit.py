@@ -52,7 +52,7 @@ def fit_curve(loads: Sequence[float], measured_w: Sequence[float]) -> LoadCurve:
         When watts are no number from 0 on.
     """
     for number, (load, value) in enumerate(zip(loads, measured_w, strict=True), start=1):
-        if not (isinstance(load, (int, float)) and math.isfinite(load) and 0 <= load <= 1):
+        if not (isinstance(load, (int, float)) and 0 <= load <= 1):
             raise FitError(f"point {number}: the load is {shown(load)}; allowed: 0 to 1, as 0 to 100 %")
         watts(f"point {number}: ", "the power", value, MOST_TOTAL_W)
     if len(set(loads)) < FEWEST_POINTS:

@@ -9,7 +9,6 @@ Rules of the file: pure, numbers alone.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_hpc_policies.params import shown
+from dask_hpc_policies.power.checks import is_number
 
 #: Nodes, seconds, watts of the whole job.
 Run = tuple[int, float, float]
@@ -74,7 +74,7 @@ def fit_scaling(runs: Sequence[Run]) -> Scaling:
         if not (isinstance(nodes, int) and not isinstance(nodes, bool) and nodes >= 1):
             raise ScalingError(f"run {number}: nodes is {shown(nodes)}; allowed: 1 and more")
         for name, value in (("seconds", took_s), ("watts", drew_w)):
-            if not (isinstance(value, (int, float)) and math.isfinite(value) and value > 0):
+            if not (is_number(value) and value > 0):
                 raise ScalingError(f"run {number}: {name} is {shown(value)}; allowed: above 0")
     if len({nodes for nodes, *_ in runs}) < 2:
         raise ScalingError("all runs have one size; two sizes are needed to tell what another one does")

@@ -21,6 +21,8 @@ FEWEST_SAMPLES = 30
 MOST_MISSING = 0.1
 #: A season must come round so many times, and explain this share of what is left without the trend.
 SEASONS, SEASON_SHARE = 3, 0.4
+#: Far beyond any time in seconds; what lies between two such times is a number.
+_MOST_T_S = 1e300
 
 Watts = NDArray[np.float64]
 
@@ -51,7 +53,7 @@ def regular(t_s: Sequence[float], measured_w: Sequence[float]) -> Grid:
         raise SeriesError(f"{len(t_s)} times and {len(measured_w)} watts; give as many of both, at least one")
     for number, (time, value) in enumerate(zip(t_s, measured_w, strict=True), start=1):
         watts(f"sample {number}: ", "watts", value, MOST_TOTAL_W)
-        if not np.isfinite(time):
+        if not abs(time) <= _MOST_T_S:
             raise SeriesError(f"sample {number}: t_s is {shown(time)}; allowed: a number of seconds")
         if number > 1 and time <= t_s[number - 2]:
             raise SeriesError(

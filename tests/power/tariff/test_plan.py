@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 from command_line import refused, run
 
+from dask_hpc.scheduler.power.tariff import read
 from dask_hpc_policies.power.bounds import MOST_W
 
 CSV = """time,zone,price,carbon
@@ -82,6 +84,7 @@ def test_bounds_stand_in_the_series_themselves(tmp_path: Path) -> None:
         ("t_s,price\n0,5\n", "- {above: 5}", ["r.yaml: rule 1 has no bounds"]),
         ("t_s,price\n0,5\n", "- {above: 5, below: 5, upper_w: 1}", ["never holds"]),
         ("t_s,price\n0,5\n", "- {above: .nan, upper_w: 1}", ["above is nan"]),
+        ("t_s,price\n0,5\n", f"- {{above: {10**400}, upper_w: 1}}", ["rule 1: above is 1000", "number"]),
         ("t_s,price\n0,5\n", "- {upper_w: 1, lower_w: 2}", ["swap them"]),
         ("t_s,price\n0,5\n", "- &a {upper_w: 1}\n- *a", ["aliases are not allowed"]),
         ("t_s,price\n0,5\n", "- !!python/object/apply:os.getpid []", ["no YAML that is taken"]),
@@ -91,6 +94,13 @@ def test_bounds_stand_in_the_series_themselves(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_is_one_line(tmp_path: Path, series: str, rules: str | None, parts: list[str]) -> None:
     refused(run("power", "plan", *files(tmp_path, series, rules)), 1, *parts)
+
+
+def test_what_has_no_end_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    refused(run("power", "plan", str(tmp_path / "pipe")), 1, "pipe is no file")
+    monkeypatch.setattr(read, "MOST_BYTES", 10)
+    refused(run("power", "plan", *files(tmp_path, "t_s,upper_w\n0,5\n")), 1, "s.csv is longer than 10 bytes")
 
 
 def test_bytes_that_are_no_text_are_told_with_their_line(tmp_path: Path) -> None:

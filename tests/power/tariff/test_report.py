@@ -111,6 +111,7 @@ def test_what_says_nothing_of_power_is_refused(tmp_path: Path) -> None:
     refused(run("power", "report", trace(tmp_path)), 1, "says nothing of what was drawn", "monitor")
     path = trace(tmp_path, draw(0, 0, 0), Other(kind="draw", data={"t_s": 1}))
     refused(run("power", "report", path), 1, "lacks numbers")
+    refused(run("power", "report", trace(tmp_path, draw(0, 0, 0), draw(1, 1, 10**400))), 1, "lacks numbers")
     path = trace(tmp_path, draw(0, 0, 0), draw(1, 1, 5))
     (tmp_path / "s.csv").write_text("t_s,upper_w\n0,100\n")
     refused(

@@ -60,6 +60,8 @@ def read_text(path: Any, most_bytes: int) -> str:
     except UnicodeDecodeError as error:
         line = raw[: error.start].count(b"\n") + 1
         raise CorridorError(f"{path}, line {line}: no UTF-8 text: {error.reason}") from None
+    except CorridorError:
+        raise
     except ValueError:
         # no file can have such a name
         raise CorridorError(f"{shown(path)} is no name of a file") from None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import isfinite
 from typing import Any
 
 from dask_hpc.config.file import plain
@@ -11,6 +10,7 @@ from dask_hpc.errors import CorridorError
 from dask_hpc.scheduler.power.tariff.read import read_text
 from dask_hpc_policies.params import ParameterError, parse_power, shown, suggestion
 from dask_hpc_policies.power.bounds import MOST_W
+from dask_hpc_policies.power.checks import is_number
 from dask_hpc_policies.power.tariff import LIMITS, SIGNALS, Rule
 
 _FIELDS = ("of", "above", "below", *LIMITS)
@@ -86,7 +86,7 @@ def _rule(number: int, row: Any) -> Rule:
 def _signal(where: str, name: str, value: Any) -> float | None:
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
+    if not is_number(value):
         raise CorridorError(f"{where}: {name} is {shown(value)}; give a number (money per MWh, g per kWh)")
     return float(value)
 
