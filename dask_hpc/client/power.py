@@ -83,19 +83,16 @@ class PowerMethods:
             For bounds that cannot be, or while nobody knows what a node draws; nothing is changed then.
         """
         seconds = over.total_seconds() if isinstance(over, timedelta) else over
-        rows = (
-            [_sent(row) if isinstance(row, Sequence) else row for row in schedule] if schedule else schedule
-        )
         lower_w, upper_w, seconds, ramp_w_s = _sent((lower_w, upper_w, seconds, ramp_w_s))
         return self.channel.sync(
             "corridor",
             lower_w=lower_w,
             upper_w=upper_w,
             over=seconds,
-            schedule=rows,
+            schedule=_sent(schedule),
             file=None if file is None else os.fspath(file),
             series=None if series is None else os.fspath(series),
-            rules=[dict(rule) if isinstance(rule, Mapping) else rule for rule in rules] if rules else rules,
+            rules=_sent(rules),
             ramp_w_s=ramp_w_s,
             mode=mode,
             clear=clear,
@@ -132,9 +129,18 @@ class PowerMethods:
         return self.channel.sync("power")
 
 
-def _sent(values: Sequence[Any]) -> list[Any]:
-    """Values as messages hold them: whole numbers that are too large for that are as good as infinite."""
-    return [
-        math.inf * (1 if value > 0 else -1) if isinstance(value, int) and abs(value) >= _TOO_LARGE else value
-        for value in values
-    ]
+def _sent(value: Any) -> Any:
+    """A value, with all in it, as messages hold it: plain numbers in place of those of other libraries.
+
+    Whole numbers that are too large for a message are as good as infinite.
+    """
+    if isinstance(value, Mapping):
+        return {name: _sent(one) for name, one in value.items()}
+    if hasattr(value, "tolist"):
+        # of NumPy, an array or a number
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        return [_sent(one) for one in value]
+    if isinstance(value, int) and abs(value) >= _TOO_LARGE:
+        return math.inf if value > 0 else -math.inf
+    return value

@@ -32,7 +32,7 @@ def mark(path: str) -> Mark | None:
     """The mark of a file; None: it is not there, or cannot be looked at."""
     try:
         found = os.stat(path)
-    except OSError:
+    except (OSError, ValueError):  # no file can have such a name
         return None
     return found.st_mtime_ns, found.st_size, found.st_ino
 

@@ -19,7 +19,7 @@ from dask_hpc.config.layout import leaves, nested, parts
 from dask_hpc.config.rows import BUILTIN, Setting, find, is_setting, no_setting, register, table
 from dask_hpc.errors import ConfigError
 from dask_hpc.wire import CAPS, POWER_SOURCES, SERVICES
-from dask_hpc_policies.jobs.jobspec import WEIGHTS
+from dask_hpc_policies.jobs.jobspec import MOST_NODE_W, WEIGHTS
 from dask_hpc_policies.params import (
     AbsolutePath,
     Bool,
@@ -36,7 +36,6 @@ from dask_hpc_policies.params import (
     shown,
 )
 from dask_hpc_policies.pool import HOLD, MOST_S, MULTIPLE
-from dask_hpc_policies.power.checks import MOST_NODE_W
 from dask_hpc_policies.power.view import DEFAULT_LEVERS, HORIZON_S, LEVERS
 from dask_hpc_policies.resilience.redundancy_sets import MOST_HOSTS, SCHEMES
 

@@ -74,6 +74,8 @@ def test_sizes_on_a_pool_of_16(arguments: dict[str, Any], expected: tuple[str, i
         ({"io_intensity": float("nan")}, ["io_intensity=nan"]),
         ({"io_intensity": 10**400}, ["io_intensity=1000", "0 to 1"]),
         ({"min_power_w": 300, "max_power_w": 200}, ["min_power_w=300", "max_power_w=200"]),
+        ({"min_power_w": 1e30}, ["min_power_w=1e+30", "0 to 1e+06 W"]),
+        ({"max_power_w": "2 MW"}, ["max_power_w='2 MW'", "0 to 1e+06 W"]),
         ({"walltime": "5 W"}, ["walltime", "'5 W'", "ms, s, min, h or d"]),
         ({"walltime": 0}, ["walltime=0", "above 0 s"]),
         ({"walltime": -3}, ["walltime", "-3"]),

@@ -73,6 +73,24 @@ def test_another_one_takes_over_and_energy_goes_on(tmp_path: Path) -> None:
     b.stop()
 
 
+def test_one_that_begins_anew_stays_when_what_it_was_before_ends(tmp_path: Path) -> None:
+    a, b = joined(tmp_path, "a"), joined(tmp_path, "b")
+    assert a.leads()
+    anew = joined(tmp_path, "a")
+    a.stop()
+    assert b.leads()
+    assert {member.id for member in b.members()} == {"a", "b"}
+    assert set(b.tell(FIGURE, 100.0, 100.0).share_w) == {"a", "b"}
+    b.stop()
+    # nobody but itself is there
+    last = joined(tmp_path, "a")
+    assert anew.leads()
+    anew.stop()
+    assert last.leads()
+    last.stop()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_one_that_is_killed_leaves_its_place(tmp_path: Path) -> None:
     program = (
         "import sys, time; from pathlib import Path; from dask_hpc.worker.power.board import Board, Member\n"

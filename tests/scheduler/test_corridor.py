@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import dask
+import numpy as np
 import pytest
 from distributed import Worker
 from distributed.utils_test import captured_logger
@@ -141,15 +142,20 @@ async def test_nothing_is_changed_by_bounds_that_cannot_be(c, s, *workers):
         ({"schedule": [[9, 1, 2], [5, 1, 2]]}, "schedule, step 2: t_s is 5 s, not after 9 s; times rise"),
         ({"upper_w": 10**400}, "upper_w: inf is not a power"),
         ({"schedule": [[0, -(10**30), 2]]}, "step 1: lower_w: -inf is not a power"),
+        ({"schedule": [[0, 1, 2], b"abc"]}, "schedule, step 2 is b'abc'; give"),
+        ({"schedule": 5}, "schedule is 5; allowed: 1 to 100000 rows"),
         ({"file": "relative.yaml"}, "allowed: an absolute path"),
+        ({"file": "/a\0b"}, "is no name of a file"),
+        ({"series": __file__, "rules": [{"above": 10**30, "upper_w": 1}]}, "line 1: the heading has"),
         ({"file": "/nowhere/at/all"}, "cannot be read: No such file"),
         ({}, "no bounds"),
         ({"clear": True, "upper_w": 1}, "clear=True stands alone"),
+        ({"clear": "no"}, "clear is 'no'; allowed: True, False"),
     ):
         with pytest.raises(CorridorError, match=text):
             await rt.corridor(**arguments)
         assert not engine(s).awake
-    await rt.corridor(upper_w=1000)
+    await rt.corridor(upper_w=np.int64(1000))
     with pytest.raises(CorridorError, match="above upper_w"):
         await rt.corridor(lower_w=2, upper_w=1)
     assert (await rt.power())["upper_w"] == 1000

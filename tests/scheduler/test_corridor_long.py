@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from distributed.core import Status
-from helpers import live
+from distributed.utils_test import captured_logger
+from helpers import live, until
 
 import dask_hpc
 from dask_hpc.scheduler.power import corridor
@@ -77,3 +78,14 @@ async def test_what_a_worker_says_is_read_as_it_says_it_and_only_then(c, s, a, m
     await rt.corridor(clear=True)
     assert s.handlers["heartbeat_worker"] == stock
     assert not draw.told_by_beats
+
+
+@live(workers=1)
+async def test_who_samples_as_the_runtime_is_uninstalled_ends_that_without_a_complaint(c, s, a):
+    rt = await dask_hpc.install(c, power_model_idle_w=70, power_model_busy_w=200)
+    await rt.corridor(upper_w=900, mode="monitor")
+    await until(lambda: "power" in s.workers[a.address].metrics.get("hpc", {}), "it samples")
+    with captured_logger("distributed.core") as said:
+        await rt.uninstall()
+        await until(lambda: "power" not in s.workers[a.address].metrics.get("hpc", {}), "it does no more")
+    assert not said.getvalue()

@@ -34,6 +34,7 @@ from dask_hpc_policies.combine import corridor as rules
 from dask_hpc_policies.combine.limits import SumGuard, VetoGuard
 from dask_hpc_policies.decision import Decision, ReasonCode
 from dask_hpc_policies.model import ClusterSnapshot
+from dask_hpc_policies.params import shown
 from dask_hpc_policies.power.view import PowerView
 from dask_hpc_policies.protocol import Policy
 from dask_hpc_policies.rules.pool_range import PoolRange, pool_range, pool_step, wished_nodes
@@ -106,6 +107,8 @@ class Corridor:
             "lower_w": lower_w, "upper_w": upper_w, "over": over, "schedule": schedule, "file": file,
             "mode": mode, "ramp_w_s": ramp_w_s, "series": series, "rules": rules,
         }  # fmt: skip
+        if not isinstance(clear, bool):
+            raise CorridorError(f"clear is {shown(clear)}; allowed: True, False")
         if clear:
             if any(value is not None for value in given.values()):
                 raise CorridorError("clear=True stands alone; leave the other arguments out")
@@ -225,8 +228,8 @@ class Corridor:
         self._engine.controller.request("corridor")
         self._engine.rest()
 
-    def _end(self) -> None:
-        """Forget the corridor, and whatever was begun for it."""
+    def _end(self, *, stripped: bool = False) -> None:
+        """Forget the corridor, and whatever was begun for it; `stripped`: workers lose our plugin."""
         self._close_account()
         self.teardown()
         self._wanted = None
@@ -239,7 +242,7 @@ class Corridor:
         if self._looking is not None:
             self._looking.cancel()
         self._timer = self._looking = self._planner = self._forecaster = None
-        self._sampling.end()
+        self._sampling.end(told=not stripped)
         self._beats.end()
         self._books.draw.told_by_beats = False
         extensions = self._state.scheduler.extensions
@@ -253,7 +256,7 @@ class Corridor:
 
     def unwrap(self) -> None:
         """The runtime is being uninstalled."""
-        self._end()
+        self._end(stripped=True)
 
     def teardown(self) -> None:
         """The scheduler closes."""

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from dask_hpc.scheduler.internals import remote
 from dask_hpc.scheduler.power.counted import Counted, counted
-from dask_hpc_policies.power.checks import MOST_NODE_W
+from dask_hpc_policies.jobs.jobspec import MOST_NODE_W
 from dask_hpc_policies.power.view import SECTION
 
 if TYPE_CHECKING:

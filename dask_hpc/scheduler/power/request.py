@@ -226,7 +226,7 @@ def _rows(schedule: Any) -> list[Sequence[Any]]:
             f"schedule is {shown(schedule)}; allowed: 1 to {_MOST_STEPS} rows [t_s, lower_w, upper_w]"
         )
     for number, row in enumerate(schedule, start=1):
-        if not isinstance(row, Sequence) or isinstance(row, str) or len(row) != 3:
+        if not isinstance(row, Sequence) or isinstance(row, str | bytes) or len(row) != 3:
             raise CorridorError(f"schedule, step {number} is {shown(row)}; give [t_s, lower_w, upper_w]")
     return list(schedule)
 

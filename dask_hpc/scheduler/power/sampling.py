@@ -50,12 +50,13 @@ class Sampling:
                 self._asked[address] = (self._asked[address][0] + 1, now_s + _AGAIN_S)
             self._tell(due, on=True)
 
-    def end(self) -> None:
-        """Have them sample no more."""
+    def end(self, *, told: bool = True) -> None:
+        """Have them sample no more; not `told`: they end it by themselves, for they lose our plugin."""
         if self._on:
             self._on = False
             self._asked.clear()
-            self._tell(list(self._state.scheduler.workers), on=False)
+            if told:
+                self._tell(list(self._state.scheduler.workers), on=False)
 
     def _tell(self, addresses: list[str], *, on: bool) -> None:
         telling = remote.tell(self._state.scheduler, addresses, POWER, on=on)

@@ -207,9 +207,12 @@ class Board:
         """Be a worker there no more; the last one removes the folder."""
         if self._here is None:
             return
-        self._path.unlink(missing_ok=True)
         try:
-            last = self._led() and self.members() == [self.member]
+            # its worker may be here anew by the same name, before this one has ended: it stays then
+            mine = os.path.samestat(os.stat(self._path), os.fstat(self._here))
+            if mine:
+                self._path.unlink()
+            last = mine and self._led() and self.members() == [self.member]
         except FileNotFoundError:
             # another one was the last, and has removed the folder since
             last = False

@@ -184,6 +184,8 @@ def job_spec(
     )
 
 
+#: More than one node draws: two racks of accelerators draw a tenth of it.
+MOST_NODE_W = 1e6
 #: Arguments in seconds, which may be text with a unit; their fields have a name with ``_s``.
 DURATIONS = ("walltime", "deadline", "soft_deadline")
 #: Keys of a job in YAML or JSON.
@@ -304,6 +306,8 @@ def _quantity(name: str, argument: str, value: str | float | None) -> float | No
         raise InvalidJob(f"job {name!r}: {argument}: {error}") from None
     if argument in DURATIONS and number == 0:
         raise InvalidJob(f"job {name!r}: {argument}={value!r} must be above 0 s")
+    if argument not in DURATIONS and number > MOST_NODE_W:
+        raise InvalidJob(f"job {name!r}: {argument}={value!r} must be from 0 to {MOST_NODE_W:g} W a node")
     return number
 
 

@@ -7,8 +7,8 @@ from typing import TypeGuard
 
 from dask_hpc_policies.params import shown
 
-#: More than one node draws (two racks of accelerators draw a tenth of it), and than any site does.
-MOST_NODE_W, MOST_TOTAL_W = 1e6, 1e9
+#: More than any site draws.
+MOST_TOTAL_W = 1e9
 #: More nodes than any machine has.
 MOST_NODES = 1_000_000
 

@@ -220,6 +220,8 @@ def test_the_band_is_as_wide_as_past_errors_and_wider_with_few_of_them() -> None
     assert backtest.band(series, np.arange(380, 401), forecasts[:21]) == (100.0, 100.0)
     assert backtest.band(series, np.arange(345, 401), forecasts[:56]) == (100.0, 100.0)
     assert backtest.band(series, np.arange(349, 361), forecasts[:12])[1] == 140.0
+    # of twenty-one one is less than a twentieth, but they are few
+    assert backtest.band(series, np.arange(340, 361), forecasts[:21])[1] == 140.0
     assert backtest.band(series, np.array([400]), forecasts[:1]) == (100.0, 100.0)
 
 
