@@ -21,6 +21,7 @@ from dask_hpc.sim.model.machine import (
 )
 from dask_hpc.sim.model.pool import Pool
 from dask_hpc.sim.model.power import NodePower
+from dask_hpc_policies.jobs.jobspec import MOST_NODE_W
 from dask_hpc_policies.model import ROLES
 
 MACHINE_KEYS = (
@@ -134,7 +135,7 @@ def read_power(place: Field | None) -> NodePower | None:
     if place is None:
         return None
     place.mapping(POWER_KEYS)
-    return NodePower(**{state: watts.number() for state, watts in place.items()})
+    return NodePower(**{state: watts.number(0.0, MOST_NODE_W) for state, watts in place.items()})
 
 
 def read_corridor(place: Field | None) -> Corridor | None:
@@ -242,7 +243,7 @@ def read_io_by_nodes(place: Field) -> tuple[tuple[int, float], ...]:
 
 def read_power_by_nodes(place: Field) -> tuple[tuple[int, float], ...]:
     """Watts of one node by size, sizes ascending."""
-    return tuple(sorted((nodes, watts.number()) for nodes, watts in _by_nodes(place)))
+    return tuple(sorted((nodes, watts.number(0.0, MOST_NODE_W)) for nodes, watts in _by_nodes(place)))
 
 
 def _by_nodes(place: Field) -> list[tuple[int, Field]]:

@@ -20,6 +20,7 @@ from dask_hpc_policies.jobs.constraints import largest_at_most, legal_sizes
 from dask_hpc_policies.model import ClusterSnapshot, JobRequest, JobView
 from dask_hpc_policies.power.ahead import Ahead
 from dask_hpc_policies.power.allowed import adds_watts, allowed_w, is_above, why_narrower
+from dask_hpc_policies.power.checks import MOST_TOTAL_W
 from dask_hpc_policies.power.problem import Choice, PowerJob, Problem, Rigid
 from dask_hpc_policies.power.program import Plan
 from dask_hpc_policies.power.view import SECTION, Mode, PowerPlan, PowerView
@@ -340,7 +341,7 @@ def _power_job(
     else:
         for size in legal_sizes(constraint, min_nodes, top):
             low_w, high_w = node_w(known, size, busy_w)
-            rows.append((size, size * low_w, size * high_w))
+            rows.append((size, min(size * low_w, MOST_TOTAL_W), min(size * high_w, MOST_TOTAL_W)))
     return PowerJob(
         id=id,
         nodes=nodes,
@@ -388,7 +389,8 @@ def _rigid(jobs: Iterable[JobView], power: PowerView, beyond_w: tuple[float, flo
     for job in jobs:
         least_w, most_w = node_w(job, job.nodes, power.busy_w)
         nodes, low, high = nodes + job.nodes, low + job.nodes * least_w, high + job.nodes * most_w
-    return Rigid(nodes=nodes, min_w=low, max_w=high)
+    # more than any site draws is outside of any corridor, by however much
+    return Rigid(nodes=nodes, min_w=min(low, MOST_TOTAL_W), max_w=min(high, MOST_TOTAL_W))
 
 
 def _changeable(job: JobView) -> bool:

@@ -52,7 +52,7 @@ def ramped(bounds: Bounds, ramp_w_s: float, from_s: float, draw_w: float | None 
         if low > high + _SLACK * max(1.0, high):
             raise BoundsError(
                 f"ramp_w_s is {ramp_w_s:g}: no draw that changes by {ramp_w_s:g} W/s stays inside the bounds "
-                f"around {time:g} s; allowed: bounds that overlap where they change, or a faster ramp"
+                f"around {time:.10g} s; allowed: bounds that overlap where they change, or a faster ramp"
             )
     times = sorted({time for time in _times(asked, tops, floors, ramp_w_s, draw_w) if time >= from_s})
     if len(times) > _MOST_STEPS:
