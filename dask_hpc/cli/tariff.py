@@ -89,11 +89,11 @@ def when(time_s: float, absolute: bool) -> str:
     """A time as it is told: in UTC, or in seconds."""
     if not absolute:
         return f"{time_s:g} s"
-    return (
-        datetime.datetime.fromtimestamp(time_s, datetime.UTC)
-        .strftime("%Y-%m-%d %H:%M:%SZ")
-        .replace(":00Z", "Z")
-    )
+    try:
+        moment = datetime.datetime.fromtimestamp(time_s, datetime.UTC)
+    except ValueError:  # a ramp may end after the last year that has a name
+        return f"{time_s:.0f} s"
+    return moment.strftime("%Y-%m-%d %H:%M:%SZ").replace(":00Z", "Z")
 
 
 def _row(step: tuple[float, float, float], end_s: float | None, absolute: bool) -> dict[str, Any]:

@@ -96,6 +96,16 @@ def test_what_cannot_be_is_one_line(tmp_path: Path, series: str, rules: str | No
     refused(run("power", "plan", *files(tmp_path, series, rules)), 1, *parts)
 
 
+def test_a_ramp_beyond_the_last_year_has_its_seconds(tmp_path: Path) -> None:
+    series = "time,upper_w\n9999-12-31T23:00Z,100\n9999-12-31T23:59Z,5000\n"
+    result = run("power", "plan", *files(tmp_path, series), "--ramp", "1")
+    assert (result.exit_code, "9999-12-31 23:00Z" in result.stdout) == (0, True)
+    assert "253402305640 s" in result.stdout
+    # bounds that no draw can follow are named by the second
+    crossing = "time,lower_w,upper_w\n2026-01-01T00:00Z,0,100\n2026-01-01T01:00Z,300,400\n"
+    refused(run("power", "plan", *files(tmp_path, crossing), "--ramp", "1"), 1, "around 1767229200 s")
+
+
 def test_what_has_no_end_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     os.mkfifo(tmp_path / "pipe")
     refused(run("power", "plan", str(tmp_path / "pipe")), 1, "pipe is no file")
