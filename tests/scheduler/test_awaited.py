@@ -8,6 +8,7 @@ import dask
 import pytest
 from distributed import Client, wait
 from distributed.diagnostics.plugin import SchedulerPlugin
+from distributed.stealing import WorkStealing
 from distributed.utils_test import inc
 from helpers import Gate, asleep, engine, live, through, traces_of_ours, until
 
@@ -41,8 +42,21 @@ class Failing(SchedulerPlugin):
         raise RuntimeError("it fails")
 
 
+@pytest.fixture
+def looked_at(monkeypatch):
+    """Keys whose steps stock's work stealing was given."""
+    keys, stock = set(), WorkStealing.transition
+
+    def transition(plugin, key, *args, **kwargs):
+        keys.add(key)
+        return stock(plugin, key, *args, **kwargs)
+
+    monkeypatch.setattr(WorkStealing, "transition", transition)
+    return keys
+
+
 @live(workers=2, config={"distributed.scheduler.no-workers-timeout": "200ms"})
-async def test_what_waits_for_data_asks_for_nothing_and_runs_when_it_is_there(c, s, a, b):
+async def test_what_waits_for_data_asks_for_nothing_and_runs_when_it_is_there(c, s, a, b, looked_at):
     rt = await dask_hpc.install(c, pool_hold_s=0)
     sources = await rt.expect(["step-0", "step-1"])
     results = c.map(inc, sources)
@@ -66,6 +80,9 @@ async def test_what_waits_for_data_asks_for_nothing_and_runs_when_it_is_there(c,
     assert ("step-0", "processing", "memory") in {
         (one.key, one.start, one.finish) for one in s.transition_log
     }
+    # no slot was taken, and nothing may be stolen
+    assert results[0].key in looked_at
+    assert not looked_at & {"step-0", "step-1"}
     # workers are as busy as they were
     assert set(s.idle) == {a.address, b.address}
     assert (awaited(s), s.tasks["step-1"].nbytes > 0) == (0, True)
@@ -75,7 +92,9 @@ async def test_what_waits_for_data_asks_for_nothing_and_runs_when_it_is_there(c,
 
 
 @live(workers=2)
-async def test_a_job_that_has_every_node_gets_its_data_and_nobody_waits_for_what_is_awaited(c, s, a, b):
+async def test_a_job_that_has_every_node_gets_its_data_and_nobody_waits_for_what_is_awaited(
+    c, s, a, b, looked_at
+):
     rt = await dask_hpc.install(c)
     async with rt.job("analysis", nodes=2) as job:
         (field,) = await rt.expect(["field"])
@@ -84,6 +103,8 @@ async def test_a_job_that_has_every_node_gets_its_data_and_nobody_waits_for_what
         assert await c.submit(give, {"field": [1, 7, 3]}, pure=False) is None
         assert await peak == 7
     await job.wait(20)
+    assert peak.key in looked_at
+    assert "field" not in looked_at
     assert (await rt.jobs())[0]["state"] == "completed"
 
 

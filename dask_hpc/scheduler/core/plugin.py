@@ -17,7 +17,7 @@ from dask_hpc.scheduler.internals import writes
 from dask_hpc.scheduler.internals.allotment import Lane
 from dask_hpc.scheduler.internals.origins import TOPIC
 from dask_hpc.scheduler.internals.reads import IN_PLAY, spent
-from dask_hpc.scheduler.internals.stock_plugins import StockPlugins
+from dask_hpc.scheduler.internals.stock_plugins import NO_RUN, StockPlugins
 from dask_hpc.scheduler.placing.admission import Admission
 from dask_hpc.scheduler.placing.guests import Guests
 from dask_hpc.scheduler.placing.ownership import Ownership
@@ -105,7 +105,7 @@ class HPCSchedulerPlugin(SchedulerPlugin):
         """Keep the counts of the task's job; note slots that may have opened."""
         if start == finish == "waiting":  # stock has found that it has to be queued: that comes next
             return
-        if start == "processing" and startstops is not writes.NO_RUN:
+        if start == "processing" and startstops is not NO_RUN:
             self._admission.freed(worker, lane)
         if lane is None:
             return

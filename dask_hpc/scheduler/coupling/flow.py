@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from dask_hpc.clock import stopwatch_s
 from dask_hpc.errors import CouplingError
@@ -28,19 +28,6 @@ _MOMENT_S = 0.02
 _COMPARED = 1000
 #: Where blocks lie: field, begin and shape of each.
 Layout = Sequence[tuple[str, Sequence[int], Sequence[int]]]
-
-
-class Arrived(NamedTuple):
-    """What a worker tells once a place has all its blocks of a turn."""
-
-    turn: int
-    step: int
-    place: int
-    worker: str
-    nbytes: int
-    type_name: str
-    #: None: where those of its last step lay.
-    layout: Layout | None
 
 
 @dataclass(slots=True)
@@ -302,8 +289,9 @@ class Flow:
         except ValueError as error:
             self.fail(f"flow {self.name!r} has failed: {error}")
             return False
-        self.begun(given)
-        if goes_on and (gone := self.lacked(step)) is not None:
+        if self.turns.given != given:
+            self.begun(given)
+        if goes_on and self.gone and (gone := self.lacked(step)) is not None:
             self.fail(f"flow {self.name!r} has failed: rank {gone} has left without step {step}")
         return goes_on
 

@@ -17,7 +17,7 @@ from dask_hpc.errors import CouplingError
 from dask_hpc.scheduler.core.engine import Engine
 from dask_hpc.scheduler.coupling.again import Again
 from dask_hpc.scheduler.coupling.bells import rung
-from dask_hpc.scheduler.coupling.flow import Arrived, Flow, Layout
+from dask_hpc.scheduler.coupling.flow import Flow, Layout
 from dask_hpc.scheduler.coupling.inside import Inside
 from dask_hpc.scheduler.coupling.joining import Joining
 from dask_hpc.scheduler.coupling.splits import Splits
@@ -35,6 +35,8 @@ _LOOK_S = 1.0
 _NEWS_S = 10.0
 #: Flows that are no more, of which it is known why.
 _REMEMBERED = 100
+#: What a worker is told of blocks that nobody wants.
+_NOT_KEPT = {"kept": False, "room": 0}
 
 #: What makes awaited data a result of a worker: its address, the key, size and type (`Awaited.bring`).
 Bring = Callable[[str, Any, int, str], Literal["", "refused", "later"]]
@@ -237,19 +239,24 @@ class Flows:
         found.begun(given)
         return {"turn": verdict.turn, "room": found.room()}
 
-    async def flow_whole(self, flow: str, **told: Any) -> dict[str, Any]:
-        """A place has all its blocks of a turn: whether they are kept, and which turn it has to ask about."""
-        found, arrived = self._by_id.get(flow), Arrived(**told)
-        if found is None or not await self._whole(found, arrived):
-            return {"kept": False, "room": 0}
-        return {"kept": True, "room": await found.room_after(arrived.turn + 1, _LOOK_S)}
+    async def flow_whole(
+        self, flow: str, turn: int, step: int, place: int, worker: str, nbytes: int, type_name: str,
+        layout: Layout | None,
+    ) -> dict[str, Any]:  # fmt: skip
+        """A place has all its blocks of a turn: whether they are kept, and which turn it has to ask about.
 
-    async def _whole(self, found: Flow, arrived: Arrived) -> bool:
-        turn, step, place, worker, nbytes, type_name, layout = arrived
-        if found.failed or found.turns is None or found.places[place] != worker:
-            return False
+        Parameters
+        ----------
+        worker, nbytes, type_name
+            Who has them, their size, and the type of what holds them.
+        layout
+            Where they lie; None: where those of the last step of the place lay.
+        """
+        found = self._by_id.get(flow)
+        if found is None or found.failed or found.turns is None or found.places[place] != worker:
+            return _NOT_KEPT
         if not found.took(place, step, turn) or found.failed:
-            return False
+            return _NOT_KEPT
         key = found.key(turn, place)
         seen_last: bool | None = None
         while True:
@@ -257,19 +264,22 @@ class Flows:
             last, seen_last = seen_last, found.turns.completes(place, turn)
             if last is not seen_last and (why := found.laid_out(place, turn, layout)):
                 found.fail(f"flow {found.name!r} has failed: {why}")
-                return False
+                return _NOT_KEPT
             self.splits.aim(found, turn)
             if not (answer := self._bring(worker, key, nbytes, type_name)):
                 break
             if answer == "refused":
-                return False
+                return _NOT_KEPT
             await rung(found.bell, 0.01)
         if not found.turns.has(place, turn):  # sent again they are no more
             found.bytes += nbytes
         if found.turns.whole(place, turn):
             self.splits.whole(found, turn)
             found.say("whole", turn=turn)
-        return True
+        room = found.room()
+        if room <= turn + 1:
+            room = await found.room_after(turn + 1, _LOOK_S)
+        return {"kept": True, "room": room}
 
     async def flow_left(
         self, flow: str, rank: int, closed: bool, sent: int | None, unasked: tuple[int, int] | None = None

@@ -31,7 +31,9 @@ _IDLE_STEPS = {
     ],
 }
 
-
+#: What is said of the runs of a task whose data has arrived, always this very list: it has had none, no slot
+#: and no place among what may be stolen.
+NO_RUN: list[Any] = []
 #: Takes whatever it is given and does nothing, without a frame of Python.
 nothing: Callable[..., Any] = "".format
 

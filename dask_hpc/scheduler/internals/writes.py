@@ -17,6 +17,7 @@ from distributed.scheduler import ClientState, TaskState, Transition
 from dask_hpc.clock import epoch_s
 from dask_hpc.scheduler.internals import reads
 from dask_hpc.scheduler.internals.allotment import AWAITED, HOLD, AllotmentSet, Lane
+from dask_hpc.scheduler.internals.stock_plugins import NO_RUN, nothing
 from dask_hpc.wire import ANNOTATION, HELPER_RESOURCE, notice_topic
 
 if TYPE_CHECKING:
@@ -27,8 +28,6 @@ logger = logging.getLogger(__name__)
 #: States in which a worker gives up a task it was asked back, and states in which it never had it.
 GIVEN_UP = frozenset({"ready", "constrained", "waiting"})
 NOT_THERE = frozenset({"released", None})
-#: What is said of the runs of a task whose data has arrived, always this very list: it has had none.
-NO_RUN: list[Any] = []
 #: Span of tasks that no user has put into one.
 _DEFAULT_SPAN = ("default",)
 
@@ -115,8 +114,10 @@ def arrive(
     """
     if ws not in scheduler.running:
         return False
-    key, recommendations = ts.key, dict[Any, Any]()
-    to_clients, to_workers = dict[str, list[Any]](), dict[str, list[Any]]()
+    key = ts.key
+    recommendations: dict[Any, Any] = {}
+    to_clients: dict[str, list[Any]] = {}
+    to_workers: dict[str, list[Any]] = {}
     scheduler.unrunnable.pop(ts, None)
     ts.run_id = next(TaskState._run_id_iterator)
     ts.set_nbytes(nbytes)
@@ -127,22 +128,25 @@ def arrive(
     )
     for plugin in list(scheduler.plugins.values()):
         try:
-            plugin.transition(
-                key,
-                "processing",
-                "memory",
-                stimulus_id=stimulus_id,
-                worker=ws.address,
-                nbytes=nbytes,
-                type=b"",
-                typename=type_name,
-                startstops=NO_RUN,
-            )
+            if (transition := plugin.transition) is not nothing:
+                transition(
+                    key,
+                    "processing",
+                    "memory",
+                    stimulus_id=stimulus_id,
+                    worker=ws.address,
+                    nbytes=nbytes,
+                    type=b"",
+                    typename=type_name,
+                    startstops=NO_RUN,
+                )
         except Exception:
             logger.info("Plugin failed with exception", exc_info=True)
-    scheduler._transitions(recommendations, to_clients, to_workers, stimulus_id)
+    if recommendations:
+        scheduler._transitions(recommendations, to_clients, to_workers, stimulus_id)
     scheduler.send_all(to_clients, to_workers)
-    hurry(scheduler, to_workers)
+    if to_workers:
+        hurry(scheduler, to_workers)
     return True
 
 
@@ -155,10 +159,15 @@ def hurry(scheduler: Scheduler, addresses: Iterable[str]) -> None:
             stream.waker.set()
 
 
-def order(ts: TaskState, place: float) -> None:
-    """Give a task, which nothing is to run yet, that place among those of its graph."""
-    if ts.priority is not None:
-        ts.priority = (*ts.priority[:-1], place)
+def order(ts: TaskState, place: float) -> float:
+    """Give a task that place among those of its graph, which a worker that has it does not hear of.
+
+    Gives the place that it had.
+    """
+    assert ts.priority is not None  # only one that is being made has none
+    *others, before = ts.priority
+    ts.priority = (*others, place)
+    return before
 
 
 def unorder(ts: TaskState) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from distributed.diagnostics.plugin import SchedulerPlugin
 
-from dask_hpc.scheduler.internals.stock_plugins import ENDS, StockPlugins
+from dask_hpc.scheduler.internals.stock_plugins import ENDS, NO_RUN, StockPlugins
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler
@@ -158,7 +158,7 @@ def _telling(
                 shuffles(key, start, finish, stimulus_id=stimulus_id)
         finally:
             try:
-                if start == "processing" or finish == "processing":
+                if (start == "processing" or finish == "processing") and startstops is not NO_RUN:
                     stealing(key, start, finish)
             finally:
                 if key in keys:
