@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from coupled import FIELDS, HALVES, first, opened, rings, started
 from distributed import Client
+from distributed.diagnostics.plugin import SchedulerPlugin
 from helpers import live, until
 from sources import asked, nothing_left, producers, told, whole
 
@@ -292,4 +293,33 @@ async def test_a_source_whose_send_was_interrupted_is_gone_and_takes_no_answer_f
     with pytest.raises(CouplingError, match="rank 0 is gone without a word"):
         print([value async for value in values])
     await flow.close()
+    await nothing_left(s, a)
+
+
+class Priorities(SchedulerPlugin):
+    """Notes what stock gives to tasks."""
+
+    def __init__(self):
+        self.given = {}
+
+    def update_graph(self, scheduler, *, priority, **kwargs):
+        self.given |= priority
+
+
+@live(workers=1, timeout=30)
+async def test_what_somebody_else_wants_of_a_closed_flow_has_the_priority_that_stock_gave_it(c, s, a):
+    flow, values = await started(c)
+    stock = Priorities()
+    s.add_plugin(stock, name="stock")
+    async with Client(s.address, asynchronous=True) as other, producers(s, (0, 8)) as made:
+        await opened(made)
+        made[0].tell("send", step=0)
+        assert await anext(values) == (0, 0.0)
+        keys = [key for key, ts in s.tasks.items() if key.startswith("first-") and ts.state == "waiting"]
+        s.client_desires_keys(keys, other.id)
+        assert keys
+        assert all(s.tasks[key].priority != stock.given[key] for key in keys)
+        await flow.close()
+        assert {key: s.tasks[key].priority for key in keys} == {key: stock.given[key] for key in keys}
+    s.remove_plugin("stock")
     await nothing_left(s, a)

@@ -24,6 +24,8 @@ class Values:
         self._scheduler, self._watched = scheduler, watched
         #: Flow, turn and analysis of each, by its key.
         self._awaited: dict[Any, tuple[Flow, int, str]] = {}
+        #: The place among tasks of its graph that stock has given each of those that have another now.
+        self._stock_places: dict[Any, float | None] = {}
 
     def expect(self, flow: Flow, analysis: str, turns: range) -> None:
         """The values of an analysis at these turns will come."""
@@ -36,8 +38,11 @@ class Values:
                 self._in_turn(key)
 
     def drop(self, flow: Flow) -> None:
-        """A flow has ended."""
+        """A flow has ended: those that somebody else wants are computed in stock's order."""
         for key in [key for key, (its, *_) in self._awaited.items() if its is flow]:
+            ts, place = self._scheduler.tasks.get(key), self._stock_places.get(key)
+            if ts is not None and place is not None:
+                writes.order(ts, place)
             self._forget(key)
 
     def due(self, flow: Flow, turn: int) -> list[str]:
@@ -75,10 +80,11 @@ class Values:
         """What is there of earlier steps is analysed first: many steps are one graph, in any order."""
         ts = self._scheduler.tasks.get(key)
         if ts is not None and ts.state == "waiting":
-            writes.order(ts, in_turn(self._awaited[key][1]))
+            self._stock_places.setdefault(key, writes.order(ts, in_turn(self._awaited[key][1])))
 
     def _forget(self, key: Any) -> None:
         self._awaited.pop(key, None)
+        self._stock_places.pop(key, None)
         self._watched.unwatch(key, self._moved)
 
     def _moved(self, key: Any, start: str, finish: str) -> None:

@@ -159,12 +159,13 @@ def hurry(scheduler: Scheduler, addresses: Iterable[str]) -> None:
             stream.waker.set()
 
 
-def order(ts: TaskState, place: float) -> float:
-    """Give a task that place among those of its graph, which a worker that has it does not hear of.
+def order(ts: TaskState, place: float) -> float | None:
+    """Give a task that place among those of its graph; a worker that has it already is not told.
 
-    Gives the place that it had.
+    Gives the place that it had; None: it has none, and keeps that.
     """
-    assert ts.priority is not None  # only one that is being made has none
+    if ts.priority is None:
+        return None
     *others, before = ts.priority
     ts.priority = (*others, place)
     return before
