@@ -27,7 +27,7 @@ class CouplingMethods:
         name
             What producers know it by.
         fields
-            ``{name: (dims, shape, dtype)}``, of all producers together.
+            ``{name: (dims, shape, dtype)}``, of all producers together, of up to 8 dimensions.
         queue
             Steps that may be in flight at once, from 1 to 1,024: taken, and not done for everybody who reads.
         when_full
@@ -55,7 +55,7 @@ class CouplingMethods:
 async def _couple(channel: Channel, name: str, fields: Any, queue: int, when_full: str) -> Flow:
     declared = contract.declared(fields)
     contract.checked_name(name)
-    contract.checked_number("queue", queue, *_QUEUE)
+    queue = contract.checked_number("queue", queue, *_QUEUE)
     contract.checked_choice("when_full", when_full, contract.WHEN_FULL)
     arguments = {"queue": queue, "when_full": when_full, "client": channel.client.id}
     id = await channel.ask("couple", name=name, fields=[encode(one) for one in declared], **arguments)

@@ -124,7 +124,7 @@ class Flow:
 
         The data set is one of Dask arrays whose blocks lie where they came in. A step is done when the
         callback has returned; one that raises is logged, and counts as returned. They are called in the order
-        of the steps, one after the other.
+        of the steps, one after the other. Raises `CouplingError` when the flow has ended.
         """
         if not callable(callback):
             raise TypeError(f"callback is {callback!r}; needed: a function of a step and a data set")
@@ -210,6 +210,8 @@ class Flow:
                 self._await_values(graph, await self._submit(graph))
 
     async def _add(self, callback: Callable[[int, Any], Any]) -> None:
+        if self._outcome is not None:
+            raise CouplingError(self._outcome or f"flow {self.name!r} has ended")
         self._callbacks.append(callback)
 
     async def _close(self) -> None:

@@ -157,10 +157,11 @@ class Source:
             raise CouplingError(f"source {self.rank} of {self.name!r} is closed")
         if self._held:
             raise RuntimeError("send was called inside of communicating(); send before it, or afterwards")
-        checked_number("step", step, -(2**62), 2**62)
+        # of NumPy's kinds, too: what is sent is a plain number
+        step = checked_number("step", step, -(2**62), 2**62)
         if self._last is not None and step <= self._last:
             raise ValueError(f"step is {step}; allowed: above {self._last}, the last one, and each step once")
-        told, arrays = self._checked(blocks, at or {})
+        told, arrays = self._checked(blocks, {} if at is None else at)
         taken = self._run(lambda: self._send(step, told, arrays))
         self._last = step
         return taken
@@ -231,6 +232,9 @@ class Source:
     def _checked(
         self, blocks: Mapping[str, Any], at: Mapping[str, int]
     ) -> tuple[list[dict[str, Any]], list[np.ndarray]]:
+        for what, given, kind in (("blocks", blocks, "arrays by field"), ("at", at, "numbers by dimension")):
+            if not isinstance(given, Mapping):
+                raise ValueError(f"{what} is of type {type(given).__name__}; needed: a dict, {kind}")
         if blocks.keys() != self._fields.keys():
             raise ValueError(
                 f"blocks are of {', '.join(map(repr, blocks)) or 'nothing'}; needed: one of each of "
@@ -238,7 +242,8 @@ class Source:
             )
         dims = {dim for one in self._fields.values() for dim in one.dims}
         if unknown := at.keys() - dims:
-            raise ValueError(f"at has {min(unknown)!r}; allowed: {', '.join(map(repr, sorted(dims)))}")
+            first, allowed = min(map(repr, unknown)), ", ".join(map(repr, sorted(dims)))
+            raise ValueError(f"at has {first}; allowed: {allowed}")
         told, arrays = [], []
         for name, block in blocks.items():
             array = np.asarray(block)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 import time
 
+import numpy as np
 import pytest
 
 from dask_hpc_policies.coupling import contract
@@ -25,7 +27,14 @@ T = contract.Field("T", ("y", "x"), (8, 6), "float64")
         ({"T": (("y",), (4, 4), "float64")}, "1 numbers"),
         ({"T": (("y",), (0,), "float64")}, "length of 'T' is 0"),
         ({"T": (("y",), (4,), "object")}, "dtype of 'T' is 'object'"),
+        ({"T": ([f"d{number}" for number in range(9)], [1] * 9, "float64")}, "needed: from 1 to 8"),
         ({"T U": (("y",), (4,), "float64")}, "name of a field is 'T U'"),
+        (
+            {"T": (("y", "x"), (4, 3), "int8"), "U": (("x",), (4,), "int8")},
+            "length of 'U' along 'x' is 4; allowed: 3",
+        ),
+        ({"T": (("y",), (4,), "int8"), "y": (("x",), (3,), "int8")}, "field is 'y', which is a dimension"),
+        ({"step": (("y",), (4,), "int8")}, "field is 'step', which is a dimension"),
     ],
 )
 def test_fields_that_cannot_be_are_refused_with_what_is_allowed(fields, said) -> None:
@@ -35,16 +44,27 @@ def test_fields_that_cannot_be_are_refused_with_what_is_allowed(fields, said) ->
 
 def test_a_block_lies_within_its_field_and_is_of_its_type() -> None:
     assert T.placed({"y": 5}, (3, 6), "float64") == ((5, 0), (3, 6))
-    assert T.placed({"y": 5.0}, (3, 6), "float64") == ((5, 0), (3, 6))
+    assert T.placed({"y": 5.0, "x": np.int64(0)}, (3, 6), "float64") == ((5, 0), (3, 6))
     for at, shape, dtype, said in (
         ({"y": 6}, (3, 6), "float64", "within 0 to 8"),
         ({"x": -1}, (3, 6), "float64", "within 0 to 6"),
         ({"y": 4.5}, (3, 6), "float64", r"at has 4\.5 along 'y'; allowed: whole numbers"),
+        ({"y": math.inf}, (3, 6), "float64", "at has inf along 'y'"),
+        ({"x": None}, (3, 6), "float64", "at has None along 'x'"),
+        ({"x": "4"}, (3, 6), "float64", "at has '4' along 'x'"),
         ({}, (8,), "float64", "1 dimensions"),
         ({}, (8, 6), "float32", "type float32; allowed: float64"),
     ):
         with pytest.raises(ValueError, match=said):
             T.placed(at, shape, dtype)
+
+
+def test_a_whole_number_of_numpy_is_one_and_becomes_a_plain_one() -> None:
+    for value in (np.int64(3), np.uint8(3), 3):
+        assert type(contract.checked_number("step", value, 0, 3)) is int
+    for value in (np.bool_(True), True, np.float64(3), "3", None, 4, np.int64(-1)):
+        with pytest.raises(ValueError, match="allowed: a whole number from 0 to 3"):
+            contract.checked_number("step", value, 0, 3)
 
 
 def test_coverage_is_that_of_counting_every_index() -> None:

@@ -122,6 +122,7 @@ async def test_a_block_or_step_that_cannot_be_is_refused_in_one_line_and_nothing
             ({"rows": [2, 8], "dim": "x"}, "2 to 8 along 'x'; allowed: at least one, within 0 to 6"),
             ({"dtype": "float32"}, "type float32; allowed: float64"),
             ({"field": "U"}, "blocks are of 'U'; needed: one of each of 'T'"),
+            ({"bare": True}, "blocks is of type ndarray; needed: a dict"),
         ):
             answer = await asked(one, "send", step=0, **what)
             assert (answer["error"], said in answer["text"]) == ("ValueError", True), answer
@@ -374,6 +375,8 @@ async def test_a_flow_that_is_closed_says_so_to_its_sources_and_readers(c, s, a)
         answer = await asked(made[0], "send", step=0)
         assert answer == {"error": "CouplingError", "text": answer["text"]}
         assert "closed" in answer["text"]
+    with pytest.raises(CouplingError, match="flow 'heat' is closed"):
+        await flow.on_step(print)
     await flow.close()
     await nothing_left(s, a)
 

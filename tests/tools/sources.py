@@ -119,8 +119,9 @@ def main(pipe: Any, told: dict[str, Any]) -> None:
                 field = whole(what["step"])
                 rows = what.get("rows", (first, last))
                 block = field[rows[0] : rows[1]].astype(what.get("dtype", "float64"))
-                blocks = {what.get("field", "T"): block}
-                found = source.send(what["step"], blocks, at={what.get("dim", "y"): rows[0]})
+                blocks = block if what.get("bare") else {what.get("field", "T"): block}
+                # programs count with NumPy as well
+                found = source.send(np.int64(what["step"]), blocks, at={what.get("dim", "y"): rows[0]})
                 block[:] = -1  # the array is the caller's again
             elif op == "many":
                 for step in range(what["first"], what["last"]):

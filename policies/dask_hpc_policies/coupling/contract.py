@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 #: Bounds of the steps that an analysis gets, and of those that it has one value for.
@@ -15,6 +16,8 @@ WINDOW, EVERY = (1, 1024), (1, 2**31)
 WHEN_FULL = ("wait", "drop-oldest", "drop-newest")
 #: Where an analysis may be said to run.
 WHERE = ("auto", "in-situ", "in-transit")
+#: Dimensions that a field may have: whether blocks cover it costs as much as they have corners.
+_DIMS = 8
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 _DTYPE = re.compile(r"(bool|u?int(8|16|32|64)|float(16|32|64)|complex(64|128))")
 
@@ -46,10 +49,7 @@ class Field:
             raise ValueError(
                 f"block of {self.name!r} has {len(shape)} dimensions; allowed: {len(self.dims)}, {self.dims}"
             )
-        begin = tuple(int(at.get(dim, 0)) for dim in self.dims)
-        for dim, first in zip(self.dims, begin, strict=True):
-            if first != at.get(dim, 0):
-                raise ValueError(f"at has {at[dim]!r} along {dim!r}; allowed: whole numbers")
+        begin = tuple([_index(dim, at.get(dim, 0)) for dim in self.dims])
         for dim, first, count, whole in zip(self.dims, begin, shape, self.shape, strict=True):
             if first < 0 or count < 1 or first + count > whole:
                 raise ValueError(
@@ -57,6 +57,12 @@ class Field:
                     f"at least one, within 0 to {whole}"
                 )
         return begin, tuple(shape)
+
+
+def _index(dim: str, value: Any) -> int:
+    if isinstance(value, Integral) or (isinstance(value, float) and value.is_integer()):
+        return int(value)
+    raise ValueError(f"at has {value!r} along {dim!r}; allowed: whole numbers")
 
 
 def checked_name(name: Any, what: str = "name") -> str:
@@ -70,9 +76,9 @@ def checked_name(name: Any, what: str = "name") -> str:
 
 def checked_number(what: str, value: Any, lo: int, hi: int) -> int:
     """A whole number within bounds; raises `ValueError` for others."""
-    if isinstance(value, bool) or not isinstance(value, int) or not lo <= value <= hi:
+    if isinstance(value, bool) or not isinstance(value, Integral) or not lo <= int(value) <= hi:
         raise ValueError(f"{what} is {value!r}; allowed: a whole number from {lo} to {hi}")
-    return value
+    return int(value)
 
 
 def checked_amount(what: str, value: Any, unit: str) -> float:
@@ -129,7 +135,18 @@ def declared(fields: Any) -> tuple[Field, ...]:
             f"fields is {fields!r:.80}; needed: a dict such as "
             "{'T': (('y', 'x'), (512, 512), 'float64')}, with one field at least"
         )
-    return tuple(_field(checked_name(name, "name of a field"), said) for name, said in fields.items())
+    found = tuple(_field(checked_name(name, "name of a field"), said) for name, said in fields.items())
+    # they are one data set, in which a dimension has one length and no other meaning
+    lengths: dict[str, int] = {}
+    for one in found:
+        for dim, length in zip(one.dims, one.shape, strict=True):
+            if lengths.setdefault(dim, length) != length:
+                text = f"length of {one.name!r} along {dim!r} is {length}; allowed: {lengths[dim]}"
+                raise ValueError(f"{text}, as another field has")
+    for one in found:
+        if one.name in lengths or one.name == "step":
+            raise ValueError(f"name of a field is {one.name!r}, which is a dimension; choose another name")
+    return found
 
 
 def _field(name: str, said: Any) -> Field:
@@ -141,8 +158,8 @@ def _field(name: str, said: Any) -> Field:
             raise ValueError(
                 f"a dimension of {name!r} is 'step', which is the flow's own; choose another name"
             )
-    if not dims or len(set(dims)) < len(dims):
-        raise ValueError(f"dims of {name!r} are {dims!r}; needed: at least one, each once")
+    if not 1 <= len(dims) <= _DIMS or len(set(dims)) < len(dims):
+        raise ValueError(f"dims of {name!r} are {dims!r:.80}; needed: from 1 to {_DIMS}, each once")
     if not isinstance(shape, (tuple, list)) or len(shape) != len(dims):
         raise ValueError(f"shape of {name!r} is {shape!r}; needed: {len(dims)} numbers, as it has dims")
     lengths = tuple(checked_number(f"length of {name!r}", length, 1, 2**40) for length in shape)
