@@ -14,7 +14,7 @@ from typing import Any
 
 from dask_hpc.scheduler.internals.allotment import Lane
 from dask_hpc.scheduler.internals.reads import spent
-from dask_hpc.scheduler.internals.stock_plugins import ENDS, NO_RUN
+from dask_hpc.scheduler.internals.stock_plugins import ENDS
 from dask_hpc.scheduler.internals.writes import restrict
 from dask_hpc.scheduler.placing.admission import Admission
 from dask_hpc.scheduler.tables.jobs import JobRecord
@@ -60,8 +60,7 @@ def counting(
     ) -> None:
         lane = lane_of(key)
         if lane is None:
-            if startstops is NO_RUN:  # data that has come: no slot was taken, and nothing may be stolen
-                return
+            pass
         elif lane.kind == "queue":
             # it has no restriction, and whoever takes it over from an ended job is plain work, too
             job = lane.job
