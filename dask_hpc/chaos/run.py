@@ -15,6 +15,7 @@ from distributed import Client, Future
 from dask_hpc.chaos import work
 from dask_hpc.chaos.kin import family
 from dask_hpc.chaos.plan import Plan
+from dask_hpc.client.known import workers_of
 
 #: What is not there by then, counted from the last that came, is lost.
 _PATIENCE_S = 90.0
@@ -191,10 +192,10 @@ def _kill(client: Client, doomed: set[str]) -> int:
     RuntimeError
         When one lives on.
     """
-    there = client.scheduler_info(n_workers=-1)["workers"].keys()
+    there = workers_of(client).keys()
     _tell(client, work.die, sorted(doomed & there))
     deadline_s = time.monotonic() + _PATIENCE_S
-    while doomed & client.scheduler_info(n_workers=-1)["workers"].keys():
+    while doomed & workers_of(client).keys():
         if time.monotonic() > deadline_s:
             raise RuntimeError(f"workers that were to be killed live on: {', '.join(sorted(doomed))}")
         time.sleep(0.005)

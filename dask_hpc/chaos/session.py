@@ -13,6 +13,7 @@ import dask_hpc
 from dask_hpc.chaos.clusters import kill_all, lose_controller, own
 from dask_hpc.chaos.plan import plan
 from dask_hpc.chaos.run import Outcome, run
+from dask_hpc.client.known import workers_of
 
 #: Workers have to be back by then, in seconds.
 _BACK_S = 20
@@ -21,7 +22,7 @@ _BACK_S = 20
 def rows(client: Client, seeds: Iterable[int], faults: Sequence[str], base: Path) -> Iterator[dict[str, Any]]:
     """A row for each seed; every run has a folder of its own below `base`."""
     rt = dask_hpc.install(client)
-    workers = len(client.scheduler_info(n_workers=-1)["workers"])
+    workers = len(workers_of(client))
     for seed in seeds:
         chosen = plan(seed, faults)
         client.wait_for_workers(workers, timeout=_BACK_S)

@@ -11,6 +11,7 @@ from typing import Any
 
 from distributed import Client
 
+from dask_hpc.client.known import workers_of
 from dask_hpc.client.runtime import Runtime
 
 #: Worker processes at the beginning of each act, each a node with one thread.
@@ -63,8 +64,7 @@ class Stage:
 
     def workers(self) -> dict[str, str]:
         """Addresses of the workers by name, as the scheduler knows them now."""
-        known = self.client.scheduler_info(n_workers=-1)["workers"]
-        return {str(worker["name"]): address for address, worker in known.items()}
+        return {str(worker["name"]): address for address, worker in workers_of(self.client).items()}
 
 
 def in_background(function: Callable[..., Any], *args: Any) -> Future[Any]:

@@ -8,10 +8,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, cast
+from typing import Any
 
 from distributed import Client
 
+from dask_hpc.client.known import workers_of
 from dask_hpc.client.runtime import Runtime, install
 from dask_hpc.clock import Clock
 from dask_hpc.errors import DaskHPCError, JobError
@@ -50,8 +51,7 @@ def prepared(
     """
     with suppress(TimeoutError):
         client.wait_for_workers(nodes, timeout=max(0.1, patience_s))
-    # not `scheduler_info`: a client keeps its answer where its periodic look puts one without workers
-    workers = client.sync(cast(Any, client.scheduler).identity, n_workers=-1)["workers"]
+    workers = workers_of(client)
     threads = sorted({worker["nthreads"] for worker in workers.values()})
     if len(workers) != nodes or threads != [1]:
         raise ParityError(

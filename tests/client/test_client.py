@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from distributed.utils_test import gen_cluster, gen_test, inc, popen
 
 import dask_hpc
 from dask_hpc import wire
+from dask_hpc.client.known import workers_of
 from dask_hpc.errors import InstallError
 from dask_hpc.scheduler.internals import selfcheck
 
@@ -135,6 +138,27 @@ def test_a_scheduler_without_the_package_is_refused(tmp_path, loop):
         with pytest.raises(InstallError):
             dask_hpc.runtime(client)
         assert client.scheduler_info()["type"] == "Scheduler"
+
+
+def test_workers_are_those_that_the_scheduler_has_while_the_client_looks_for_something_else(loop):
+    ended = threading.Event()
+
+    async def look():
+        while not ended.is_set():
+            await client._update_scheduler_info()  # as the client does now and then: without workers
+
+    with (
+        LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=False, dashboard_address=":0", loop=loop
+        ) as cluster,
+        Client(cluster, loop=loop) as client,
+    ):
+        looking = asyncio.run_coroutine_threadsafe(look(), client.loop.asyncio_loop)
+        try:
+            assert {len(workers_of(client)) for _ in range(200)} == {2}
+        finally:
+            ended.set()
+            looking.result(20)
 
 
 def test_a_synchronous_client_does_everything_without_await(loop):

@@ -24,6 +24,7 @@ from write_points import Points
 import dask_hpc
 from dask_hpc.checkpoint.store import Store
 from dask_hpc.checkpoint.verify import verify
+from dask_hpc.client.known import workers_of
 from dask_hpc.errors import UnknownCheckpoint
 
 HOSTS = ("alpha", "beta")
@@ -76,7 +77,7 @@ def run(folder: str, levels: Sequence[str], who: str, point: int) -> None:
         rt = dask_hpc.install(client)
         number = newest(client)
         print(f"found {number}", flush=True)
-        places = sorted(client.scheduler_info(n_workers=-1)["workers"])
+        places = sorted(workers_of(client))
         data = [
             client.scatter([block], workers=[places[at % len(places)]], hash=False)[0]
             for at, block in enumerate(content(number + 1))
