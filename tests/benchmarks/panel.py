@@ -25,11 +25,12 @@ from __future__ import annotations
 import statistics
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import many_jobs
-from harness import Options, Row, main, percentile, row
+from harness import Options, Row, listed, main, percentile, row
 from real_kernel import started
 
 import dask_hpc
@@ -50,15 +51,10 @@ _CELL_S = 1800.0
 
 
 def run(options: Options) -> list[Row]:
-    steady = [] if options.size == "tiny" else _steady(options)
-    return [
-        *_wire(options),
-        *_cpu(options),
-        *steady,
-        *_callbacks(options),
-        *_try_all(options),
-        *_growth(options),
-    ]
+    """All rows, or those that ``--only`` names."""
+    all_parts = [part for part in _PARTS if (part, options.size) != ("steady", "tiny")]
+    only = getattr(options.given, "only", None) or all_parts
+    return [row for part in only for row in _PARTS[part](options)]
 
 
 def _wire(options: Options) -> list[Row]:
@@ -279,5 +275,21 @@ def _churn(client: Any, runtime: Any, done: threading.Event) -> None:
         done.wait(0.1)
 
 
+#: What may be asked for alone.
+_PARTS: dict[str, Callable[[Options], list[Row]]] = {
+    "wire": _wire,
+    "cpu": _cpu,
+    "steady": _steady,
+    "callbacks": _callbacks,
+    "try_all": _try_all,
+    "growth": _growth,
+}
+
+
 if __name__ == "__main__":
-    main("panel", "What an open panel costs the kernel that it is open in", run)
+    main(
+        "panel",
+        "What an open panel costs the kernel that it is open in",
+        run,
+        lambda parser: parser.add_argument("--only", type=listed(_PARTS)),
+    )
