@@ -91,8 +91,8 @@ def when(time_s: float, absolute: bool) -> str:
         return f"{time_s:g} s"
     try:
         moment = datetime.datetime.fromtimestamp(time_s, datetime.UTC)
-    except ValueError:  # a ramp may end after the last year that has a name
-        return f"{time_s:.0f} s"
+    except (ValueError, OverflowError, OSError):  # a ramp may end after the last year that has a name
+        return f"{time_s:.15g} s"
     return moment.strftime("%Y-%m-%d %H:%M:%SZ").replace(":00Z", "Z")
 
 

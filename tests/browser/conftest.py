@@ -85,6 +85,15 @@ def pages(browser: Browser, screenshots: Path) -> Iterator[chromium.Pages]:
     assert opened.faults == []
 
 
+@pytest.fixture(scope="module")
+def page(request: pytest.FixtureRequest, browser: Browser) -> Iterator[Page]:
+    """A page without JupyterLab, one for all tests of a module, as wide as its ``WIDTH`` says."""
+    opened = chromium.Pages(browser)
+    yield opened.open(width=request.module.WIDTH)
+    opened.close()
+    assert opened.faults == []
+
+
 @pytest.fixture(scope="package")
 def left() -> list[Page]:
     """The page with JupyterLab that a test has left to the next, if there is one."""

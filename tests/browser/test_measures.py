@@ -9,6 +9,9 @@ import pytest
 
 pytestmark = pytest.mark.browser
 
+#: Of the page, in px.
+WIDTH = 400
+
 GOOD = """
 <style>
   body { background: white; color: #222; font: 14px sans-serif; }
@@ -31,14 +34,6 @@ GOOD = """
   <button>Apply</button> <button disabled>Revert</button>
 </div>
 """
-
-
-@pytest.fixture(scope="module")
-def page(browser):
-    opened = chromium.Pages(browser)
-    yield opened.open(width=400)
-    opened.close()
-    assert opened.faults == []
 
 
 @pytest.fixture

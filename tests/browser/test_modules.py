@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-import chromium
 import pytest
 from panel_states import ASSUMED_S, FCFS, MALLEABLE, ROWS, STATE
 
@@ -22,6 +21,8 @@ pytestmark = pytest.mark.browser
 
 pytest.importorskip("anywidget", reason="pip install 'dask-hpc[widgets]'")
 
+#: Of the page, in px.
+WIDTH = 1000
 #: A page with a panel, of which one widget is drawn by a module; its model is a stub.
 PAGE = "<div class='dask-hpc-panel'><button>Apply</button><div id='panel' style='width: 900px'></div></div>"
 _RENDER = """async ([code, first]) => {
@@ -65,14 +66,6 @@ PAST = [
     JobEvent(t_s=60.0, job="j-1", name="heat", state="running", nodes=4),
     JobEvent(t_s=80.0, job="j-2", name="late", state="pending"),
 ]
-
-
-@pytest.fixture(scope="module")
-def page(browser):
-    opened = chromium.Pages(browser)
-    yield opened.open(width=1000)
-    opened.close()
-    assert opened.faults == []
 
 
 class Shown:
@@ -341,5 +334,3 @@ def test_rows_of_a_table_are_those_of_the_cluster_also_after_news_was_lost(table
     tables.part._asked({"ask": "all"})
     tables.tell(*tables.messages)
     assert tables.rows() == [("job-3", 1)]
-
-

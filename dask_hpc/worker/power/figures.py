@@ -197,7 +197,7 @@ class Meter:
         if last is None or now_s <= last[0]:
             if not only_gauges:
                 raise SensorError(FIRST)
-            return Figure(source.label, source.name, self._known(sum(gauges)))
+            return Figure(source.label, source.name, known_w(source.name, sum(gauges)))
         passed_s = now_s - last[0]
         try:
             energy_j = between_j(source, last[1], reading, passed_s)
@@ -207,10 +207,7 @@ class Meter:
             energy_j = 0.0
         # a gauge says what is drawn now, a counter what was drawn since
         watts = sum(gauges) if only_gauges else energy_j / passed_s
-        return Figure(source.label, source.name, self._known(watts), energy_j)
-
-    def _known(self, watts: float) -> float:
-        return known_w(self.source.name, watts)
+        return Figure(source.label, source.name, known_w(source.name, watts), energy_j)
 
 
 def known_w(name: str, watts: float) -> float:

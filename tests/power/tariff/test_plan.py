@@ -101,6 +101,9 @@ def test_a_ramp_beyond_the_last_year_has_its_seconds(tmp_path: Path) -> None:
     result = run("power", "plan", *files(tmp_path, series), "--ramp", "1")
     assert (result.exit_code, "9999-12-31 23:00Z" in result.stdout) == (0, True)
     assert "253402305640 s" in result.stdout
+    # nor has the machine's own clock all of them
+    for ramp in ("1e-14", "1e-16", "1e-300"):
+        assert run("power", "plan", *files(tmp_path, series), "--ramp", ramp).exit_code == 0
     # bounds that no draw can follow are named by the second
     crossing = "time,lower_w,upper_w\n2026-01-01T00:00Z,0,100\n2026-01-01T01:00Z,300,400\n"
     refused(run("power", "plan", *files(tmp_path, crossing), "--ramp", "1"), 1, "around 1767229200 s")
