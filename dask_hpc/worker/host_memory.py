@@ -43,7 +43,7 @@ from dask_hpc.worker.managers import in_turn, listening, reserved, started, want
 from dask_hpc.worker.node import node_settings
 from dask_hpc.worker.pulling import Offers
 from dask_hpc.worker.serving import served
-from dask_hpc.worker.values import Answers, read_values
+from dask_hpc.worker.values import Answers, Refused, read_values
 
 logger = logging.getLogger("distributed.dask_hpc")
 
@@ -241,7 +241,7 @@ async def write(
     version: str,
     ended: Sequence[str],
     dask_worker: Any,
-) -> dict[int, tuple[Written, str, Home] | str | None]:
+) -> dict[int, tuple[Written, str, Home] | str | None] | Refused:
     """Write results of the worker that this runs on to the memory of its host.
 
     Parameters
@@ -260,13 +260,23 @@ async def write(
     -------
     dict
         As `dask_hpc.worker.saved.write`, with the manager; the pack of what was written is the segment that
-        it is in.
-
-    Raises
-    ------
-    CheckpointError
-        When there is no manager, or no room.
+        it is in. `Refused` when there is no manager, it hangs, or there is no room.
     """
+    try:
+        return await _written(array, keys, manager, transfer, version, ended, dask_worker)
+    except (CheckpointError, OSError) as error:
+        return Refused(str(error) or repr(error))
+
+
+async def _written(
+    array: Array,
+    keys: Mapping[int, Any],
+    manager: Mapping[str, Any],
+    transfer: str,
+    version: str,
+    ended: Sequence[str],
+    dask_worker: Any,
+) -> dict[int, tuple[Written, str, Home] | str | None]:
     answers: dict[int, tuple[Written, str, Home] | str | None] = Answers.fromkeys(keys)
     values = read_values(dask_worker, keys, answers)
     blocks = await asyncio.to_thread(_made, array, values, answers)

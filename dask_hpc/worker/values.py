@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 
 class Answers(dict[int, Any]):
     """What a worker says of blocks, by number. Dask sends it as one, and a dictionary value by value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Instead of answers: nothing was written, for a reason that may come to be every time.
+
+    Said as an answer: of an error the worker would log where in the code it came from.
+    """
+
+    why: str
 
 
 def read_values(worker: Any, keys: Mapping[int, Any], answers: dict[int, Any]) -> dict[int, Any]:

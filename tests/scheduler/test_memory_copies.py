@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from distributed import wait
 from distributed.system import MEMORY_LIMIT
+from distributed.utils_test import captured_logger
 from helpers import Gate, live, until
 from losses import kill
 from saved import save
@@ -45,7 +46,10 @@ def checkpoints(s):
 async def test_a_host_without_room_says_so_and_the_store_has_it(c, s, a, b, tmp_path):
     rt = await dask_hpc.install(c)
     (large,) = await c.scatter([np.zeros(MEMORY_LIMIT // 4000)])
-    commit = await rt.checkpoint(large, "large", levels=["L1", "L3"], store=tmp_path)
+    with captured_logger("distributed.worker") as log:
+        commit = await rt.checkpoint(large, "large", levels=["L1", "L3"], store=tmp_path)
+    # what may be every time is no error of a worker
+    assert "Run Failed" not in log.getvalue()
     row = await commit.status()
     assert row["levels"] == ["L3"]
     assert re.search(r"L1: .* do not fit; raise hpc.checkpoint.host-memory", row["reason"])

@@ -22,6 +22,7 @@ from dask_hpc.scheduler.placing.gate import Lease
 from dask_hpc.scheduler.tables.watched import Watched
 from dask_hpc.worker import saved
 from dask_hpc.worker.saved import Copy
+from dask_hpc.worker.values import Refused
 from dask_hpc_policies.wording import counted
 
 if TYPE_CHECKING:
@@ -322,6 +323,9 @@ class Writing:
             return
         except WorkerError as error:
             self._problem = f"worker {address} cannot write: {error}"
+            return
+        if isinstance(answers, Refused):
+            self._problem = f"worker {address} cannot write: {answers.why}"
             return
         missing = [keys[number] for number, answer in answers.items() if answer is None]
         for number, answer in answers.items():
