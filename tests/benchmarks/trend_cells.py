@@ -5,6 +5,7 @@ Hosts are workers with labels, on one machine: what goes from one to another sta
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
 import shutil
@@ -20,7 +21,6 @@ from typing import Any
 
 import dask
 import numpy as np
-import psutil
 from distributed import Client, Future, wait
 from distributed.system import MEMORY_LIMIT
 from machine import SEED
@@ -28,6 +28,7 @@ from machine import SEED
 import dask_hpc
 from dask_hpc.checkpoint.segments import held_bytes
 from dask_hpc.worker.host_memory import manager_folder
+from dask_hpc.worker.left_behind import MANAGER
 from dask_hpc.worker.managers import listening
 
 HOSTS = ("one", "two", "three", "four")
@@ -141,11 +142,16 @@ class Cell:
 
     def kill(self, folder: Path) -> None:
         """SIGKILL of the manager of a folder, which the next checkpoint starts anew, until it is gone."""
-        process = psutil.Process(listening(folder)["pid"])
-        process.kill()
-        self.until(
-            lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE, "a manager is gone"
-        )
+        os.kill(listening(folder)["pid"], signal.SIGKILL)
+        # its main thread may be a zombie while others hold its files: who starts the next one sees the lock
+        self.until(lambda: _is_free(folder / f"{MANAGER}.lock"), "a manager is gone")
+
+    def kill_managers(self, held: float) -> None:
+        """The same of all of them, once none holds more bytes than that: nothing is being dropped then."""
+        folders = self.managers()
+        self.until(lambda: all(held_bytes(str(folder)) <= held for folder in folders), "a version is dropped")
+        for folder in folders:
+            self.kill(folder)
 
     def lose(self, memory: bool) -> None:
         """SIGKILL of all workers; and of what holds the memory of their hosts, which goes too."""
@@ -166,6 +172,16 @@ def _host() -> str:
 def _folder(dask_worker: Any) -> str | None:
     found = manager_folder(dask_worker)
     return None if found is None else str(found)
+
+
+def _is_free(lock: Path) -> bool:
+    """Whether nobody holds a lock."""
+    with lock.open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
 
 
 def noise(nbytes: int, number: int) -> np.ndarray:
