@@ -8,6 +8,7 @@ import tempfile
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import dask.array as da
 import numpy as np
@@ -22,6 +23,7 @@ from dask_hpc.checkpoint.record import Record, made
 from dask_hpc.checkpoint.repair import adoptions
 from dask_hpc.checkpoint.values import to_bytes
 from dask_hpc.errors import CheckpointError
+from dask_hpc.worker import parities
 from dask_hpc.worker.fetching import all_of, ask
 from dask_hpc.worker.host_memory import fill, slots_bytes
 from dask_hpc.worker.keeping import domains_needed, keep
@@ -214,3 +216,30 @@ def test_a_segment_that_was_given_up_is_not_sealed(folder: Path) -> None:
         await hosts.lose(home)
 
     asyncio.run(go())
+
+
+def test_what_workers_of_a_host_have_written_apart_goes_to_another_host_as_one(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    async def counted(pool: Any, address: str, op: str, within_s: float, **arguments: Any) -> Any:
+        asked.append(arguments)
+        return await ask(pool, address, op, within_s, **arguments)
+
+    monkeypatch.setattr(parities, "ask", counted)
+
+    async def run() -> None:
+        there, pool = Hosts(folder), ConnectionPool()
+        await pool.start()
+        try:
+            await there.start(2)
+            await there.write(pool, Scheme("partner"))
+        finally:
+            await pool.close()
+            for home in list(there.managers):
+                await there.lose(home)
+
+    asyncio.run(run())
+    # three segments on each of two hosts: SHMR of John (2024), where a transfer a segment would be MR
+    assert [[len(part["ranges"]) for part in each["parts"]] for each in asked] == [[3], [3]]

@@ -60,4 +60,3 @@ async def test_what_a_small_memory_has_no_room_for_is_on_disk_and_said_to_be(
 
     await until(collected, "who collects what was left looks where managers of workers have it")
     assert not place.exists()
-
