@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from dask_hpc_policies.decision import Decision
+from dask_hpc_policies.decision import Decision, Place, Suppressed
 from dask_hpc_policies.model import ClusterSnapshot
 from dask_hpc_policies.params import Choice, Duration, Int, Parameter, Parameters
 from dask_hpc_policies.protocol import Session
@@ -22,6 +22,7 @@ from dask_hpc_policies.rules import (
     dask_default,
     mebf,
     power_aware,
+    program_sizes,
     replanning,
     sizing,
     stealing,
@@ -77,7 +78,8 @@ class Definition:
     in_turn: bool = False
     #: It keeps the power corridor by itself; see `power.view`.
     keeps_corridor: bool = False
-    #: It says where the analyses of coupled runs are placed (`rules.replanning`).
+    #: It says where the analyses of coupled runs are placed (`rules.replanning`), and sizes the programs
+    #: that these come from (`rules.program_sizes`).
     places: bool = False
 
 
@@ -143,7 +145,13 @@ class BuiltinPolicy(Shown):
         plan = Pass(view)
         definition.admit(plan, self.params)
         answer_requests(plan)
-        decision = plan.answer(definition.rule(plan, self.params))
+        reclaimable = definition.rule(plan, self.params)
+        placed: tuple[Place, ...] = ()
+        refused: tuple[Suppressed, ...] = ()
+        if definition.places:
+            placed, refused, state = replanning.placements(view, state, self.params)
+            state = program_sizes.resize(plan, state, self.params, {one.flow for one in placed})
+        decision = plan.answer(reclaimable)
         if definition.scales_pool:
             action, state = dask_default.recommend(view, state, self.params)
             if action is not None:
@@ -151,8 +159,7 @@ class BuiltinPolicy(Shown):
         if definition.checkpoints:
             asked = commits.checkpoints(view, self.params, definition.checkpoints)
             decision = replace(decision, actions=(*decision.actions, *asked))
-        if definition.places:
-            placed, refused, state = replanning.placements(view, state, self.params)
+        if placed or refused:
             decision = replace(
                 decision,
                 actions=(*decision.actions, *placed),
@@ -302,7 +309,8 @@ _DEFINITIONS = (
     ),
     Definition(
         name="placement",
-        summary="First come, first served; analyses of coupled runs go in situ or in transit, as measured.",
+        summary="First come, first served; analyses of coupled runs go in situ or in transit, and programs "
+        "that hand over their steps to them grow into idle nodes, as measured.",
         places=True,
         state=replanning.PlacementState,
         parameters=replanning.PARAMETERS,

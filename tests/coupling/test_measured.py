@@ -63,7 +63,8 @@ def test_steps_that_were_not_looked_at_are_no_long_step():
 
 def test_steps_are_learned_from_once_the_flow_has_workers_again():
     workers = SimpleNamespace(
-        staging=list, may_stage=list, node_bytes=lambda addresses: None, bandwidth_bytes_s=1e9,
+        staging=list, may_stage=list, job=lambda flow: None, node_bytes=lambda addresses: None,
+        bandwidth_bytes_s=1e9,
         # nobody is there
         node_threads=lambda addresses: (0, 0),
     )  # fmt: skip

@@ -28,6 +28,8 @@ class _Step:
 
     flow: Flow
     turn: int
+    #: On how many nodes it is computed.
+    nodes: int
     #: Keys of the blocks that are missing, and what computing the others has taken in seconds.
     missing: set[str]
     taken_s: list[float] = field(default_factory=list)
@@ -44,9 +46,7 @@ class Inside:
         #: By the key of each of its blocks.
         self._steps: dict[str, _Step] = {}
 
-    def begin(
-        self, flow: Flow, turn: int, step: int, nodes: Sequence[str], analyses: Sequence[str]
-    ) -> None:
+    def begin(self, flow: Flow, turn: int, step: int, nodes: Sequence[str], analyses: Sequence[str]) -> None:
         """A program begins a turn, that step of it, with a block on each of these nodes and values due.
 
         Raises
@@ -65,7 +65,7 @@ class Inside:
         flow.own_threads = ceil(len(nodes) / len(set(nodes)))
         self._splits.share(flow)
         keys = [flow.key(turn, place) for place in range(len(nodes))]
-        open_step = _Step(flow, turn, set(keys))
+        open_step = _Step(flow, turn, len(set(nodes)), set(keys))
         for key in keys:
             self._steps[key] = open_step
             self._watched.watch(key, self._moved)
@@ -104,10 +104,10 @@ class Inside:
         flow = step.flow
         if step.taken_s:
             # no less than its longest block, nor than all of them on all threads that are the program's
-            nodes, threads = self._workers.node_threads(flow.places)
-            kept = max(1, nodes * min(threads, flow.kept_threads(threads)))
+            _, threads = self._workers.node_threads(flow.places)
+            kept = max(1, step.nodes * min(threads, flow.kept_threads(threads)))
             seconds = max(*step.taken_s, sum(step.taken_s) / kept)
-            flow.measured.simulated(seconds)
+            flow.measured.simulated(seconds, step.nodes)
             flow.steps.simulated(step.turn, seconds)
         self._splits.aim(flow, step.turn)
         self._splits.whole(flow, step.turn)

@@ -52,8 +52,9 @@ class Measured:
         #: steps were whole, and whether the next found room.
         self._values: dict[str, deque[_Value]] = {}
         self._steps: deque[tuple[float, bool]] = deque(maxlen=_LATEST + 1)
-        #: Seconds of steps of a program whose blocks were timed where they were computed.
-        self._simulated_s: deque[float] = deque(maxlen=_LATEST)
+        #: Seconds of steps of a program whose blocks were timed where they were computed, and on how many
+        #: nodes that was.
+        self._simulated_s: deque[tuple[float, int]] = deque(maxlen=_LATEST)
         #: Latest steps: when they were whole, and their phases by turn.
         self._whole_s: deque[float] = deque(maxlen=_LATEST + 1)
         self._steps_s: deque[float] = deque(maxlen=_LATEST)
@@ -90,12 +91,12 @@ class Measured:
             self._whole_s.clear()
         self._steps.append((now_s, room))
 
-    def simulated(self, seconds: float) -> None:
-        """A step of a program on the cluster has taken so long to compute."""
-        self._simulated_s.append(seconds)
+    def simulated(self, seconds: float, nodes: int) -> None:
+        """A step of a program on the cluster has taken so long to compute on so many nodes."""
+        self._simulated_s.append((seconds, nodes))
 
-    def learn(self, cores: int) -> None:
-        """Learn from what was noted; the simulation has so many cores."""
+    def learn(self, cores: int, nodes: int = 1) -> None:
+        """Learn from what was noted; the simulation has so many cores of each of its nodes."""
         for analysis, noted in self._values.items():
             for value in noted:
                 self._learn_value(analysis, *value)
@@ -103,13 +104,13 @@ class Measured:
         for now_s, room in self._steps:
             if self._whole_s and self._free:
                 gap_s = now_s - self._whole_s[-1]
-                self.simulation = self.simulation.after(Sample(wall_s=gap_s, cores=cores))
+                self.simulation = self.simulation.after(Sample(wall_s=gap_s, cores=nodes * cores))
                 self._steps_s.append(gap_s)
             self._whole_s.append(now_s)
             self._free = room
         self._steps.clear()
-        for seconds in self._simulated_s:
-            self.simulation = self.simulation.after(Sample(wall_s=seconds, cores=cores))
+        for seconds, own_nodes in self._simulated_s:
+            self.simulation = self.simulation.after(Sample(wall_s=seconds, cores=own_nodes * cores))
             self._steps_s.append(seconds)
         self._simulated_s.clear()
 

@@ -82,6 +82,7 @@ class Splits:
     def view(self, flow: Flow) -> FlowView:
         """What a policy sees of a flow whose producers are all there."""
         nodes, threads = self._workers.node_threads(set(flow.places))
+        job = self._workers.job(flow)
         available = set(self._workers.may_stage())
         staging, cores = self._workers.node_threads(available)
         staging_now, _ = self._workers.node_threads(set(self._workers.staging()))
@@ -91,7 +92,7 @@ class Splits:
         # one outside has no thread of these; of one on the cluster some may be taken
         free = flow.inside and spare > 0 and cores == threads
         if nodes:  # all workers that take its blocks may be gone: it is learned once it has others
-            flow.measured.learn(nodes * (cores - helpers))
+            flow.measured.learn(cores - helpers, nodes)
         return FlowView(
             mode="asynchronous" if helpers or not nodes else "synchronous",
             steps=flow.given,
@@ -113,6 +114,9 @@ class Splits:
             analyses=tuple([self._analysis(flow, name) for name in flow.analyses]),
             measured=flow.measured.view(),
             changing=flow.name in self._staged,
+            job=None if job is None else job.id,
+            job_nodes=0 if job is None else nodes,
+            lent_nodes=max(0, staging - staging_now),
         )
 
     def _helper_cores(self, flow: Flow) -> int:
@@ -307,7 +311,8 @@ class Splits:
         if now_s - self._asked_s >= _ASK_S:
             self._asked_s = now_s
             choice = self._workers.may_stage() or flow.own_threads > 1
-            if choice and any(said["where"] == "auto" for said in flow.analyses.values()):
+            auto = choice and any(said["where"] == "auto" for said in flow.analyses.values())
+            if auto or self._workers.job(flow) is not None:
                 self._engine.controller.request("tick")
 
     # --------------------------------------------------------------------- clients

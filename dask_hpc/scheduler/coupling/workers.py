@@ -8,6 +8,7 @@ from dask_hpc.errors import CouplingError
 from dask_hpc.scheduler.core.engine import Engine
 from dask_hpc.scheduler.coupling.flow import Flow
 from dask_hpc.scheduler.internals import reads
+from dask_hpc.scheduler.tables.jobs import JobRecord
 from dask_hpc.scheduler.tables.nodes import node_id
 from dask_hpc_policies.jobs.constraints import is_legal
 from dask_hpc_policies.model import COMPUTE
@@ -94,16 +95,22 @@ class Workers:
         limits = [sum(its.values()) for its in self.by_node(addresses, "memory_bytes").values()]
         return float(min(limits)) if limits and all(limits) else None
 
-    def sizes(self, flow: Flow) -> list[int]:
-        """Numbers of nodes that a flow's program may have, ascending; empty: it keeps those that it has."""
+    def job(self, flow: Flow) -> JobRecord | None:
+        """The job of a flow's program, whose nodes take its blocks; None: it keeps those that it has."""
         state = self._engine.state
         nodes = state.nodes.nodes
         ids = [id for id in self.by_node(flow.places) if id in nodes] if flow.inside else []
         job = state.jobs.active.get(nodes[ids[0]].job or "") if ids else None
         if job is None or job.request.kind != "malleable":
+            return None
+        return job if job.request.min_nodes < job.request.max_nodes else None
+
+    def sizes(self, flow: Flow) -> list[int]:
+        """Numbers of nodes that a flow's program may have, ascending; empty: it keeps those that it has."""
+        if (job := self.job(flow)) is None:
             return []
         request = job.request
-        there = sum(node.up and node.role == COMPUTE for node in nodes.values())
+        there = sum(node.up and node.role == COMPUTE for node in self._engine.state.nodes.nodes.values())
         counts = range(request.min_nodes, min(request.max_nodes, there) + 1)
         return [count for count in counts if is_legal(request.constraint, count)]
 

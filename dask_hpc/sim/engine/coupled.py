@@ -37,7 +37,9 @@ class CoupledRuns:
         """A job has come to its coupled run, whose first step begins when the policy has been asked."""
         world = self._world
         seed, moving = world.options.seed, active.job.adaptation or world.machine.adaptation
-        world.flows[spec.flow] = Pipeline(spec, world.now_s, seed, moving)
+        pipeline = world.flows[spec.flow] = Pipeline(spec, world.now_s, seed, moving, active.job.id)
+        # it may begin anew with others than it began with
+        pipeline.resized(active.nodes, world.now_s)
         self._flows[active.key] = spec.flow
         active.length_s, active.left = 0.0, 1.0
         self._ask(active)
@@ -68,6 +70,21 @@ class CoupledRuns:
         if at_s is not None:
             # it may have been entered before, and then ends nothing
             self._calendar.enter(at_s, FLOW, active, active.version)
+
+    def between_steps(self, active: ActiveJob) -> bool:
+        """Whether the simulation of a job's run computes no step now."""
+        return self._world.flows[self._flows[active.key]].between_steps
+
+    def hold(self, active: ActiveJob) -> None:
+        """The simulation of a job's run, if that goes on, begins no step until the job has been resized."""
+        name = self._flows.get(active.key)
+        if name is not None:
+            self._world.flows[name].resizing = True
+
+    def resized(self, active: ActiveJob) -> None:
+        """A job's run goes on with the nodes that the job has now."""
+        self._world.flows[self._flows[active.key]].resized(active.nodes, self._world.now_s)
+        self.go(active)
 
     def drop(self, active: ActiveJob) -> None:
         """The run of a job is over, or cut off: a job that starts anew begins it anew."""

@@ -185,6 +185,8 @@ class Enactor:
         """Something of a job's coupled run is over."""
         if self._progress.coupled.happened(active):
             self.settle(active, self._progress.advance(active))
+        elif self._rounds.held_back(active):
+            self._settle_all(self._rounds.open_window(active))
 
     def moved(self, active: ActiveJob, step: Step) -> None:
         """A transfer of the job has ended."""

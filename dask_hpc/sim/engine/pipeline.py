@@ -11,49 +11,26 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from itertools import pairwise
-from statistics import median
+from dataclasses import replace
 from typing import Any
 
 from dask_hpc.sim.engine.phases import ANALYSING, PHASES, READER, SIMULATION, STEP, Samples, taking
+from dask_hpc.sim.engine.steps import Step, measured, reported, told_of
 from dask_hpc.sim.model.coupled import Coupled
 from dask_hpc.sim.model.machine import AdaptationCost
 from dask_hpc_policies.coupling.turns import Turns
 from dask_hpc_policies.decision import Place
 from dask_hpc_policies.placement.application import Where
-from dask_hpc_policies.placement.figures import Value, figures
+from dask_hpc_policies.placement.figures import Value
 from dask_hpc_policies.placement.learner import Learner
 from dask_hpc_policies.placement.view import (
     AnalysisView,
     FlowView,
-    MeasuredView,
     PlatformView,
     Split,
 )
 from dask_hpc_policies.rules.placing import misfit, split_of
-
-#: Latest steps whose times are told.
-_LATEST = 5
-
-
-@dataclass(slots=True)
-class Step:
-    """One step on its way."""
-
-    number: int
-    begin_s: float
-    #: The split in which its analyses run, and whether any has begun.
-    split: Split
-    begun: bool = False
-    handed_s: float | None = None
-    end_s: float | None = None
-    #: Seconds of its phases, and the values of its analyses.
-    phases: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
-    values: list[Value] = field(default_factory=list)
-    #: Lanes that it has still to pass before somebody reads it.
-    left: int = 0
-    dropped: bool = False
+from dask_hpc_policies.wording import counted
 
 
 class Pipeline:
@@ -67,10 +44,14 @@ class Pipeline:
         Draws the noise.
     moving
         What a change of the simulation's nodes costs; its memory is moved over the links.
+    job
+        The job that it is a stage of, which has all nodes of its platform.
     """
 
-    def __init__(self, spec: Coupled, now_s: float, seed: int, moving: AdaptationCost) -> None:
+    def __init__(self, spec: Coupled, now_s: float, seed: int, moving: AdaptationCost, job: str) -> None:
         self.spec = spec
+        #: The job that it is a stage of, how many nodes that has, and whether it is being resized.
+        self._job, self._job_nodes, self.resizing = job, spec.application.platform.nodes, False
         self._seed, self._moving, self._from_s = seed, moving, now_s
         self.split = spec.split
         self.turns = Turns(spec.queue, spec.when_full, 1)
@@ -145,27 +126,16 @@ class Pipeline:
                     for one in spec.application.analyses
                 ]
             ),
-            measured=self._measured(),
+            measured=measured(self.done),
             changing=bool(self.staged) or self._changing_until_s is not None,
+            job=None if platform.simulation_nodes is None else self._job,
+            job_nodes=self._job_nodes,
         )
 
     def _where(self, name: str) -> Where:
         if not self.begun:
             return "auto"
         return "in-situ" if name in self.split.in_situ else "in-transit"
-
-    def _measured(self) -> MeasuredView | None:
-        latest = [step for step in self.done[-_LATEST - 1 :] if not step.dropped]
-        if not latest:
-            return None
-        ends_s = [step.end_s or 0.0 for step in latest]
-        gaps_s = [after - before for before, after in pairwise(ends_s)]
-        phases_s = {name: median([step.phases[name] for step in latest[-_LATEST:]]) for name in PHASES}
-        return MeasuredView(
-            step_s=median(gaps_s) if gaps_s else ends_s[0] - latest[0].begin_s,
-            steps=len(latest[-_LATEST:]),
-            **{f"{name}_s": seconds for name, seconds in phases_s.items()},
-        )
 
     @property
     def over(self) -> bool:
@@ -211,12 +181,40 @@ class Pipeline:
             if queue and lane not in self._busy and not blocked and (queue[0].begun or not self.staged):
                 self._begin(lane, queue.popleft(), now_s)
         in_turn = self.spec.mode == "synchronous" and ("in_situ" in self._busy or self._waiting["in_situ"])
-        busy = SIMULATION in self._busy or self._held is not None or in_turn
+        busy = not self.between_steps or self._held is not None or in_turn
         if not busy and not self.staged and self.begun < self.spec.steps:
             if not self.splits:
                 self._note(0, now_s, "")
             self._begin(SIMULATION, Step(self.begun, now_s, self.split), now_s)
             self.begun += 1
+
+    @property
+    def between_steps(self) -> bool:
+        """Whether the simulation computes no step now, nor its job is being resized, which then may be."""
+        return SIMULATION not in self._busy and not self.resizing
+
+    def resized(self, nodes: int, now_s: float) -> None:
+        """Its job has so many nodes from now on: those that it has got or given up are the simulation's.
+
+        At least one stays the simulation's; what has begun ends with the nodes that it has begun with.
+        """
+        self.resizing = False
+        platform = self.spec.application.platform
+        if nodes == self._job_nodes:
+            return
+        own = max(1, self.split.nodes + nodes - self._job_nodes)
+        others, self._job_nodes = nodes - own, nodes
+        fixed = None if platform.simulation_nodes is None else own
+        platform = replace(platform, nodes=nodes, simulation_nodes=fixed)
+        self.spec = replace(self.spec, application=replace(self.spec.application, platform=platform))
+        if self.staged:
+            self.refused.append(f"its job has {counted(nodes)} now, which the split was not for")
+            self.staged = []
+        staging = self.split.staging_nodes
+        split = replace(
+            self.split, nodes=own, staging_nodes=None if staging is None else min(staging, others)
+        )
+        self._take(split, now_s, f"its job has {counted(nodes)}")
 
     def _drained(self) -> bool:
         """Whether nothing that has begun is still to run on any node."""
@@ -244,14 +242,7 @@ class Pipeline:
         if (why := misfit(view, split)) is not None:
             self.refused.append(why.text)
             return
-        self.split = split
-        unbegun = {step.number: step for lane in ANALYSING for step in self._waiting[lane]}
-        for lane in ANALYSING:
-            self._waiting[lane].clear()
-        for number in sorted(unbegun):
-            self._assign(unbegun[number])
-        coming = self.begun if self._held is None else self._held.number
-        self._note(min([coming, *unbegun]), now_s, places[-1].reason.text)
+        self._take(split, now_s, places[-1].reason.text)
         if self.begun and split.nodes != before.nodes:
             application = self.spec.application
             seconds = self._moving.seconds(
@@ -261,6 +252,18 @@ class Pipeline:
                 application.platform.bandwidth_bytes_s,
             )
             self._changing_until_s = now_s + seconds if seconds else None
+
+    def _take(self, split: Split, now_s: float, why: str) -> None:
+        """Have steps that no analysis has begun, and those that come, in that split."""
+        self.split = split
+        waiting = [step for lane in ANALYSING for step in self._waiting[lane]]
+        unbegun = {step.number: step for step in waiting if not step.begun}
+        for lane in ANALYSING:
+            self._waiting[lane] = deque([step for step in self._waiting[lane] if step.begun])
+        for number in sorted(unbegun):
+            self._assign(unbegun[number])
+        coming = self.begun if self._held is None else self._held.number
+        self._note(min([coming, *unbegun]), now_s, why)
 
     def _assign(self, step: Step) -> None:
         """The analyses of a step run in the present split."""
@@ -347,21 +350,9 @@ class Pipeline:
     def told(self) -> Iterator[dict[str, Any]]:
         """What the steps that have ended since the last call have taken, as live flows tell it."""
         for step in self.done[self._told :]:
-            if step.dropped or step.handed_s is None:
-                continue
-            last, self._last_s = self._last_s, step.handed_s
-            step_s = None if last is None else step.handed_s - last
-            helper_cores = step.split.nodes * step.split.helper_cores
-            yield {
-                "t_s": step.handed_s,
-                "flow": self.spec.flow,
-                "turn": step.number,
-                "step": step.number,
-                "step_s": step_s,
-                "simulation_s": step.phases[SIMULATION],
-                "helper_cores": helper_cores,
-                **figures(step.values, step_s, helper_cores),
-            }
+            if not step.dropped and step.handed_s is not None:
+                yield told_of(self.spec.flow, step, self._last_s)
+                self._last_s = step.handed_s
         self._told = len(self.done)
 
     # ------------------------------------------------------------------------------ the end
@@ -377,15 +368,5 @@ class Pipeline:
             "peak_in_flight": self.peak_in_flight,
             "splits": self.splits,
             "refused": self.refused,
-            "steps": [
-                {
-                    "step": step.number,
-                    "begin_s": step.begin_s,
-                    "handed_s": step.handed_s,
-                    "end_s": step.end_s,
-                    **{f"{name}_s": step.phases[name] for name in PHASES},
-                    "dropped": step.dropped,
-                }
-                for step in done
-            ],
+            "steps": [reported(step) for step in done],
         }

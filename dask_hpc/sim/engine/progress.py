@@ -169,6 +169,9 @@ class Progress:
     def _resume(self, active: ActiveJob) -> bool:
         """Do the rest of the present stage at the present size; False when it takes no time at all."""
         now_s, job, stage = self._world.now_s, active.job, active.stage
+        if isinstance(stage, Coupled):
+            self.coupled.resized(active)
+            return True
         active.paused = False
         active.began_s = now_s
         if job.program is None:
@@ -204,6 +207,8 @@ class Progress:
     def pause(self, active: ActiveJob) -> None:
         """Stop the present stage where it is; a stage that is held up already stays so."""
         now_s, stage = self._world.now_s, active.stage
+        if isinstance(stage, Coupled):
+            return self.coupled.hold(active)
         active.version += 1
         if active.paused:
             return

@@ -24,6 +24,7 @@ from dask_hpc.sim.engine.nodes import NodePool
 from dask_hpc.sim.engine.progress import Progress, Step
 from dask_hpc.sim.engine.views import facts
 from dask_hpc.sim.engine.world import World
+from dask_hpc.sim.model.coupled import Coupled
 from dask_hpc_policies.decision import Action, Expand, Reason, ReasonCode, Shrink, Start
 from dask_hpc_policies.rules.feasible import refusal
 
@@ -110,6 +111,8 @@ class Rounds:
         saving, program = active.saving, active.job.program
         if saving is not None and saving.held is not None:
             return False
+        if isinstance(active.stage, Coupled):
+            return self._progress.coupled.between_steps(active)
         return program is None or program.resize == "anytime" or active.at_point
 
     def waits_for_point(self, active: ActiveJob) -> bool:

@@ -8,7 +8,8 @@ parts that are listed before them, never the engine: they change what is theirs,
 `nodes`                        who holds which node
 `progress`, `file_system`      how applications get on
 `transfers`, `lanes`           what is moved while jobs compute
-`coupled`, `pipeline`          simulations that hand over their steps to analyses; `phases`: how long it takes
+`coupled`, `pipeline`          simulations that hand over their steps to analyses; `phases`: how long it
+                               takes, `steps`: what is told of it
 `commits`, `saving`            what jobs save of their state; `checkpoints`: when, and what is saved
 `life`                         jobs are submitted, start, change size, are interrupted, end
 `rounds`, `thefts`             what becomes of a decision

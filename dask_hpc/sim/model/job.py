@@ -13,7 +13,7 @@ A job with an application model has a `Program`: stages in order, walked one aft
 `SchedulingPoint`      a moment at which the job can be resized, and at which the policy is asked
 `Request`              the application asks for another size (evolving job)
 `Repeat`               stages over again
-`Coupled`              steps that are handed over to analyses; of a job that keeps its nodes
+`Coupled`              steps that are handed over to analyses; a job is resized between two of them
 =====================  ============================================================================
 
 An amount is a number or a function of the job's present number of nodes. Functions come from the reader

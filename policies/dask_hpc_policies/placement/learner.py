@@ -20,6 +20,8 @@ NEAR = 0.25
 DEVIATIONS = 4.0
 #: Samples in a row that are farther on one side: a change.
 CHANGED = 2
+#: Times at another number of cores after which it is learned how work scales: the first may be of before.
+SCALED = 8
 #: Share of the way that an estimate of a peak goes down to a lower one.
 _DOWN = 1 / 8
 
@@ -114,6 +116,10 @@ class Learner:
     serial_fraction: Estimate = Estimate(least=NEAR)
     memory_bytes: float | None = None
     input_bytes: float | None = None
+    #: Of work that only times are known of: these at the present number of cores, and what they were before.
+    cores: int = 0
+    wall_s: Estimate = Estimate()
+    other: tuple[int, float] | None = None
 
     @classmethod
     def said(
@@ -135,21 +141,43 @@ class Learner:
     def after(self, sample: Sample) -> Learner:
         """What is known when this was measured as well.
 
-        Without `Sample.core_s` the work follows from the time and the serial fraction that is known.
+        Without `Sample.core_s` the work follows from the time and the serial fraction that is known, and that
+        from the first times at another number of cores.
         """
-        work_s, serial = sample.core_s, self.serial_fraction
-        if sample.wall_s is not None:
-            if work_s is None:
-                work_s = sample.wall_s / scaled(1.0, serial.mean or 0.0, sample.cores)
-            elif sample.cores > 1 and work_s > 0:
-                alone = (sample.wall_s * sample.cores / work_s - 1) / (sample.cores - 1)
-                serial = serial.after(min(max(alone, 0.0), 1.0))
-        return Learner(
-            one_core_s=self.one_core_s if work_s is None else self.one_core_s.after(work_s),
-            serial_fraction=serial,
+        known = self
+        if sample.core_s is not None:
+            known = self._worked(sample.core_s, sample.wall_s, sample.cores)
+        elif sample.wall_s is not None:
+            known = self._timed(sample.wall_s, sample.cores)
+        return replace(
+            known,
             memory_bytes=_peak(self.memory_bytes, sample.memory_bytes),
             input_bytes=self.input_bytes if sample.input_bytes is None else sample.input_bytes,
         )
+
+    def _worked(self, work_s: float, wall_s: float | None, cores: int) -> Learner:
+        """What is known when it has worked for so long on all of so many cores together."""
+        serial = self.serial_fraction
+        if wall_s is not None and cores > 1 and work_s > 0:
+            alone = (wall_s * cores / work_s - 1) / (cores - 1)
+            serial = serial.after(min(max(alone, 0.0), 1.0))
+        return replace(self, one_core_s=self.one_core_s.after(work_s), serial_fraction=serial)
+
+    def _timed(self, wall_s: float, cores: int) -> Learner:
+        """What is known when it has taken so long on so many cores, and nothing else was measured."""
+        there, other = self.wall_s, self.other
+        if cores != self.cores:
+            other = None if there.mean is None else (self.cores, there.mean)
+            there = Estimate()
+        there, serial, work = there.after(wall_s), self.serial_fraction, self.one_core_s
+        assert there.mean is not None
+        if other is not None and there.samples == SCALED:
+            serial = replace(serial, mean=_serial(*other, cores, there.mean))
+            # what was taken for work was so by another one; noise in proportion stays what it was
+            mean = there.mean / scaled(1.0, serial.mean or 0.0, cores)
+            work = replace(work, mean=mean, variance=(work.spread * mean) ** 2, far=())
+        work = work.after(wall_s / scaled(1.0, serial.mean or 0.0, cores))
+        return replace(self, one_core_s=work, serial_fraction=serial, cores=cores, wall_s=there, other=other)
 
     def after_sizes(self, memory_bytes: float, input_bytes: float) -> Learner:
         """With sizes that follow from what it reads, where nothing larger was measured or said."""
@@ -183,6 +211,15 @@ class Learner:
 def scaled(one_core_s: float, serial_fraction: float, cores: float) -> float:
     """How long work takes on so many cores (Amdahl)."""
     return one_core_s * (serial_fraction + (1 - serial_fraction) / cores)
+
+
+def _serial(cores: int, wall_s: float, other_cores: int, other_s: float) -> float:
+    """The serial fraction of work that takes so long on these numbers of cores, which are not the same."""
+    parallel_s = (wall_s - other_s) / (1 / cores - 1 / other_cores)
+    alone_s = wall_s - parallel_s / cores
+    # what gets slower with more cores, or faster than they are more
+    parallel_s, alone_s = max(parallel_s, 0.0), max(alone_s, 0.0)
+    return alone_s / (parallel_s + alone_s) if parallel_s + alone_s > 0 else 0.0
 
 
 def _peak(known: float | None, measured: float | None) -> float | None:

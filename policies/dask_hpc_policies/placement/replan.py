@@ -5,7 +5,7 @@ Rules of the file: pure; the models are those of the planner, fed with estimates
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from dask_hpc_policies.placement.application import (
@@ -23,6 +23,8 @@ from dask_hpc_policies.placement.view import FlowView, PlanView, Split
 
 #: What the work of a step of the simulation is called in `known`.
 STEP_WORK = "work of a step"
+#: Spreads of its samples that a work may differ by.
+_SPREADS = 2.0
 #: Splits times cores up to which a policy plans by itself: ten milliseconds.
 QUICK = 1 << 15
 
@@ -90,6 +92,23 @@ def known(flow: FlowView) -> Mapping[str, float]:
             f"{one.name} read": one.input_bytes,
         }
     return {name: value for name, value in found.items() if value is not None}
+
+
+def drift(
+    flow: FlowView, before: Mapping[str, float], now: Mapping[str, float], noise: float
+) -> Iterator[tuple[str, float | None]]:
+    """What of `now` has left its noise, and by what factor; None: it was not known before, or is not now."""
+    spreads = {f"{one.name} work": one.spread for one in flow.analyses}
+    spreads[STEP_WORK] = flow.simulation.spread
+    for name, value in now.items():
+        old = before.get(name)
+        if old is None:
+            yield name, None
+        elif abs(value - old) > max(noise, _SPREADS * spreads.get(name, 0.0)) * old:
+            yield name, value / old if old else None
+    for name in before:
+        if name not in now:
+            yield name, None
 
 
 def is_quick(application: Application) -> bool:

@@ -17,7 +17,7 @@ from dask_hpc_policies.placement.view import FlowView
 _ALIKE = 1e-9
 
 
-def best_size(flow: FlowView, sizes: Sequence[int]) -> tuple[int, float] | None:
+def best_size(flow: FlowView, sizes: Sequence[int], alike: float = _ALIKE) -> tuple[int, float] | None:
     """The fewest nodes of its simulation with which a step of a flow is shortest, and its seconds.
 
     Staging nodes stay as they are, so that a step takes no longer on more nodes; with each size it is that of
@@ -27,14 +27,17 @@ def best_size(flow: FlowView, sizes: Sequence[int]) -> tuple[int, float] | None:
     ----------
     sizes
         Numbers of nodes that may be, ascending.
+    alike
+        A step that is longer than the shortest by no more than this share is as short.
     """
-    if not sizes or (least_s := _step_s(flow, sizes[-1])) == math.inf:
+    if not sizes or (least_s := size_step_s(flow, sizes[-1])) == math.inf:
         return None
-    first = bisect_left(sizes, True, key=lambda nodes: _step_s(flow, nodes) <= least_s * (1 + _ALIKE))
-    return sizes[first], least_s
+    first = bisect_left(sizes, True, key=lambda nodes: size_step_s(flow, nodes) <= least_s * (1 + alike))
+    return sizes[first], size_step_s(flow, sizes[first])
 
 
-def _step_s(flow: FlowView, nodes: int) -> float:
+def size_step_s(flow: FlowView, nodes: int) -> float:
+    """Seconds of a step with so many nodes of its simulation; infinite: nothing fits, or it is not known."""
     staging = flow.platform.nodes - flow.nodes
     platform = replace(flow.platform, nodes=nodes + staging, nodes_fixed=True)
     resized = replace(flow, nodes=nodes, platform=platform)

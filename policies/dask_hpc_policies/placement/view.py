@@ -143,6 +143,12 @@ class FlowView:
     changing: bool = False
     #: For flows that a policy does not plan by itself (`replan.is_quick`).
     plan: PlanView | None = None
+    #: The job whose nodes the simulation has, and how many that job has: those that it gets or gives up are
+    #: the simulation's. None: nobody is to resize it for the flow.
+    job: str | None = None
+    job_nodes: int = 0
+    #: Idle nodes that are lent to others, and may be wanted for staging again.
+    lent_nodes: int = 0
 
     @property
     def present(self) -> Split:

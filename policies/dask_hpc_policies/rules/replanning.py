@@ -9,7 +9,7 @@ split is not to swing between two.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
@@ -19,9 +19,9 @@ from dask_hpc_policies.decision import Place, Reason, ReasonCode, Suppressed
 from dask_hpc_policies.model import ClusterSnapshot
 from dask_hpc_policies.params import Float, Int
 from dask_hpc_policies.placement.replan import (
-    STEP_WORK,
     application_of,
     best_split,
+    drift,
     is_quick,
     known,
     lean,
@@ -42,8 +42,6 @@ PARAMETERS = (
 )  # fmt: skip
 #: Times that the wait is doubled at most.
 _DOUBLED = 6
-#: Spreads of its samples that a work may differ by.
-_SPREADS = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,10 +58,28 @@ class Past:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Sized:
+    """What is remembered of the size of a flow's simulation; see `program_sizes`."""
+
+    #: The numbers with which it was judged last; empty: it was not since its last resize.
+    judged: Mapping[str, float] = field(default_factory=dict)
+    #: As in `Past`.
+    changed: int | None = None
+    next_change: int = 0
+    #: Steps of its simulation that were measured then.
+    samples: int = 0
+    #: Nodes that its job was given last, those that it had before, and those that it had before it grew.
+    nodes: int | None = None
+    left: int | None = None
+    own: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementState:
     """What the policy remembers, by flow."""
 
     flows: Mapping[str, Past] = field(default_factory=dict)
+    sizes: Mapping[str, Sized] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -90,19 +106,19 @@ def placements(
         flows[name] = answer.past
         places += answer.places
         refused += answer.refused
-    return tuple(places), tuple(refused), PlacementState(flows=flows)
+    return tuple(places), tuple(refused), replace(state, flows=flows)
 
 
 def _judged(name: str, flow: FlowView, past: Past, params: Mapping[str, Any]) -> _Answer:
     first = any(one.where == "auto" for one in flow.analyses)
     now = known(flow)
-    drifted = dict(_drifted(flow, past.judged, now, params["noise"]))
+    drifted = dict(drift(flow, past.judged, now, params["noise"]))
     application = application_of(flow)
     if application is None or not (first or drifted):
         return _Answer(past)
     if is_quick(application):
         best = best_split(application, flow)
-    elif flow.plan is not None and not any(_drifted(flow, flow.plan.found_for, now, params["noise"])):
+    elif flow.plan is not None and not any(drift(flow, flow.plan.found_for, now, params["noise"])):
         best = flow.plan.split
     else:
         return _Answer(past)
@@ -143,33 +159,17 @@ def _judged(name: str, flow: FlowView, past: Past, params: Mapping[str, Any]) ->
     after = replace(
         judged,
         changed=flow.steps,
-        next_change=flow.steps + _wait_steps(flow, best, past, params["cooldown_steps"]),
+        next_change=flow.steps + wait_steps(past, best == past.left, params["cooldown_steps"]),
         left=present,
     )
     return _Answer(after, places=_placed(name, flow, best, reason))
 
 
-def _wait_steps(flow: FlowView, best: Split, past: Past, cooldown: int) -> int:
-    if best != past.left or past.changed is None:
+def wait_steps(past: Past | Sized, back: bool, cooldown: int) -> int:
+    """Steps from a change until the next; going back to what was left last takes twice as many as before."""
+    if not back or past.changed is None:
         return cooldown
     return min(2 * (past.next_change - past.changed), cooldown << _DOUBLED)
-
-
-def _drifted(
-    flow: FlowView, before: Mapping[str, float], now: Mapping[str, float], noise: float
-) -> Iterator[tuple[str, float | None]]:
-    """What has left its noise, and by what factor; None: it was not known before, or is not now."""
-    spreads = {f"{one.name} work": one.spread for one in flow.analyses}
-    spreads[STEP_WORK] = flow.simulation.spread
-    for name, value in now.items():
-        old = before.get(name)
-        if old is None:
-            yield name, None
-        elif abs(value - old) > max(noise, _SPREADS * spreads.get(name, 0.0)) * old:
-            yield name, value / old if old else None
-    for name in before:
-        if name not in now:
-            yield name, None
 
 
 def _figures(

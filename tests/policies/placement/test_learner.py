@@ -92,3 +92,25 @@ def test_a_peak_rises_at_once_and_falls_slowly_and_what_is_read_is_the_latest() 
     assert learner.input_bytes == 50.0
     assert learner.one_core_s.samples == 0
     assert decode(Learner, encode(learner)) == learner
+
+
+@pytest.mark.parametrize("serial", [0.0, 0.2, 1.0])
+@pytest.mark.parametrize("stale", [0, 2])
+def test_how_work_scales_is_learned_from_times_at_two_numbers_of_cores(serial: float, stale: int) -> None:
+    def took(cores: int) -> float:
+        return scaled(12.0, serial, cores)
+
+    known = Learner()
+    for _ in range(5):
+        known = known.after(Sample(wall_s=took(4), cores=4))
+    # nothing is known of that yet: it is taken for all parallel
+    assert known.one_core_s.mean == pytest.approx(4 * took(4))
+    for at in range(12):
+        known = known.after(Sample(wall_s=took(4) if at < stale else took(12), cores=12))
+    assert known.serial_fraction.mean == pytest.approx(serial, abs=0.02)
+    assert known.one_core_s.mean == pytest.approx(12.0, rel=0.05)
+    # what gets dearer later changes the work alone
+    for _ in range(6):
+        known = known.after(Sample(wall_s=2 * took(12), cores=12))
+    assert known.serial_fraction.mean == pytest.approx(serial, abs=0.02)
+    assert known.one_core_s.mean == pytest.approx(24.0, rel=0.05)
