@@ -367,12 +367,16 @@ async def test_a_flow_that_is_closed_says_so_to_its_sources_and_readers(c, s, a)
     flow, values = await started(c)
     async with producers(s, (0, 8)) as made:
         await opened(made)
+        for step in (0, 1):
+            assert await asked(made[0], "send", step=step) is True
+            assert await anext(values) == (step, float(step))
         waits = asyncio.ensure_future(anext(values))
         await asyncio.sleep(0)
         await flow.close()
         with pytest.raises(CouplingError, match="flow 'heat' is closed"):
             await waits
-        answer = await asked(made[0], "send", step=0)
+        # the worker, which has room for it, takes it no more
+        answer = await asked(made[0], "send", step=2)
         assert answer == {"error": "CouplingError", "text": answer["text"]}
         assert "closed" in answer["text"]
     with pytest.raises(CouplingError, match="flow 'heat' is closed"):

@@ -9,6 +9,7 @@ Rules of the file: nothing is kept for a step that is done, and nothing at all w
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
@@ -23,9 +24,11 @@ from dask_hpc.scheduler.coupling.joining import Joining
 from dask_hpc.scheduler.coupling.splits import Splits
 from dask_hpc.scheduler.coupling.values import Values
 from dask_hpc.scheduler.coupling.workers import Workers
+from dask_hpc.scheduler.internals import remote
 from dask_hpc.scheduler.internals.copies import Copies
 from dask_hpc.scheduler.tables.parts import Method
 from dask_hpc.scheduler.tables.watched import Watched
+from dask_hpc.wire import FLOW_OVER
 from dask_hpc_policies.codec import decode
 from dask_hpc_policies.coupling import contract
 
@@ -33,6 +36,8 @@ from dask_hpc_policies.coupling import contract
 _LOOK_S = 1.0
 #: A client is answered by then, whether there is news or not, in seconds.
 _NEWS_S = 10.0
+#: Nobody who closes a flow waits longer for the workers of its blocks to hear of it, in seconds.
+_TOLD_S = 1.0
 #: Flows that are no more, of which it is known why.
 _REMEMBERED = 100
 #: What a worker is told of blocks that nobody wants.
@@ -181,6 +186,11 @@ class Flows:
         """Its client has no more use for it, and why."""
         if (found := self._by_id.get(flow)) is not None:
             self._end(found, reason or f"flow {found.name!r} is closed")
+            there = [address for address in set(found.places) if address in self._scheduler.workers]
+            if there and not found.inside:
+                # else they take steps without asking, and say that these go on
+                telling = remote.tell(self._scheduler, there, FLOW_OVER, flow=flow)
+                await asyncio.wait([asyncio.ensure_future(telling)], timeout=_TOLD_S)
 
     # -------------------------------------------------------------- producers
 

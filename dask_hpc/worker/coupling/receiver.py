@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,11 +20,12 @@ from distributed.sizeof import sizeof
 from distributed.worker_state_machine import FreeKeysEvent
 
 from dask_hpc.errors import DaskHPCError
-from dask_hpc.wire import COUPLE
+from dask_hpc.wire import COUPLE, FLOW_OVER
 from dask_hpc.worker.answers import answered
 from dask_hpc.worker.awaited import runs
 from dask_hpc.worker.coupling import helpers
 from dask_hpc.worker.coupling.blocks import Block, Bundle
+from dask_hpc.worker.coupling.places import Place, Step
 from dask_hpc.worker.coupling.ring import Ring
 from dask_hpc_policies.coupling.contract import block_key
 
@@ -38,71 +38,12 @@ _HOLD_S = 1.0
 _PROMPT_S = 0.05
 
 
-@dataclass
-class _Step:
-    #: What becomes of it, by word of the scheduler.
-    verdict: asyncio.Task[int | None]
-    #: Of each producer, and where they lie: field, begin and shape of each.
-    blocks: dict[int, list[Block]] = field(default_factory=dict)
-    layouts: dict[int, list[Any]] = field(default_factory=dict)
-
-
-@dataclass
-class _Place:
-    """The part of a flow's blocks that comes to this worker."""
-
-    flow: str
-    number: int
-    #: Ranks of its producers.
-    members: frozenset[int]
-    steps: dict[int, _Step] = field(default_factory=dict)
-    #: Turn of its next step if that is known, and the turn from which on it has to ask for one.
-    next: int | None = None
-    room: int = 0
-    #: A step that it has taken without asking, and its turn, until the scheduler knows of it.
-    unasked: tuple[int, int] | None = None
-    #: Where its blocks lay the last time.
-    layout: list[Any] | None = None
-    #: Ranks that were here and are not any more.
-    left: set[int] = field(default_factory=set)
-    #: Held while the scheduler is told that a step is whole: one after the other.
-    telling: asyncio.Lock = field(default_factory=asyncio.Lock)
-
-    #: Ranks that exchange data themselves, and what is set while there are none.
-    holding: set[int] = field(default_factory=set)
-    going: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def hold(self, rank: int, held: bool) -> None:
-        """Hold back what is told of steps for a rank, or no more."""
-        (self.holding.add if held else self.holding.discard)(rank)
-        if self.holding:
-            self.going.clear()
-        else:
-            self.going.set()
-
-    def took(self, number: int) -> int | None:
-        """Take a step without asking, if that may be; its turn."""
-        turn = self.next
-        if self.unasked is not None or turn is None or turn >= self.room:
-            return None
-        self.unasked, self.next = (number, turn), turn + 1
-        return turn
-
-    def drop(self, last: int | None, rank: int, again: Container[int]) -> None:
-        """Let go of steps that a producer has sent to a worker that is lost, and does not send again."""
-        if last is not None:
-            gone = [n for n, step in self.steps.items() if n <= last and rank not in step.blocks]
-            for number in gone:
-                if number not in again:
-                    del self.steps[number]
-
-
 class Receiver:
     """Takes blocks on one worker."""
 
     def __init__(self, worker: Any) -> None:
         self._worker = worker
-        self._places: dict[tuple[str, int], _Place] = {}
+        self._places: dict[tuple[str, int], Place] = {}
         self._running: set[asyncio.Task[None]] = set()
 
     async def serve(
@@ -120,7 +61,7 @@ class Receiver:
         It has sent steps up to `last` elsewhere, of which it sends some again, before any other.
         """
         # the same for all of them
-        there = self._places.setdefault((flow, place), _Place(flow, place, frozenset(members)))
+        there = self._places.setdefault((flow, place), Place(flow, place, frozenset(members)))
         there.drop(last, rank, again)
         producer = _Producer(comm, rank)
         closed, sent = False, last
@@ -167,7 +108,12 @@ class Receiver:
                 await comm.write({"ok": True})
         return Status.dont_reply
 
-    async def _left(self, place: _Place, rank: int, closed: bool, sent: int | None) -> bool:
+    async def over(self, flow: str) -> None:
+        """A flow takes no steps any more."""
+        for place in self._places.values():
+            place.over |= place.flow == flow
+
+    async def _left(self, place: Place, rank: int, closed: bool, sent: int | None) -> bool:
         """Say that a producer has left; whether its flow goes on."""
         # whoever sends now has to ask: some steps can never be whole any more
         place.next = None
@@ -191,7 +137,7 @@ class Receiver:
             raise CommClosedError(str(error)) from error
         return answered(answer)
 
-    async def _step(self, place: _Place, producer: _Producer, message: Mapping[str, Any]) -> bool:
+    async def _step(self, place: Place, producer: _Producer, message: Mapping[str, Any]) -> bool:
         """Take blocks of a step; whether it goes on."""
         number, rank = message["step"], producer.rank
         # what is refused gives its slot back, too
@@ -218,7 +164,7 @@ class Receiver:
             verdict = asyncio.ensure_future(self._ask(place, number, message.get("again", False)))
             # whoever waits for it may be gone when it fails
             verdict.add_done_callback(lambda task: task.cancelled() or task.exception())
-            step = place.steps[number] = _Step(verdict)
+            step = place.steps[number] = Step(verdict)
         try:
             await producer.until(step.verdict)
             turn = step.verdict.result()
@@ -238,7 +184,7 @@ class Receiver:
             task.add_done_callback(self._running.discard)
         return True
 
-    async def _ask(self, place: _Place, number: int, again: bool) -> int | None:
+    async def _ask(self, place: Place, number: int, again: bool) -> int | None:
         async with place.telling:
             # what is sent again has its turn, which is not the next one
             turn = None if again else place.took(number)
@@ -256,14 +202,14 @@ class Receiver:
         place.room = answer["room"]
         return turn
 
-    async def _told(self, place: _Place, number: int, turn: int, step: _Step) -> None:
+    async def _told(self, place: Place, number: int, turn: int, step: Step) -> None:
         async with place.telling:
             if place.holding:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(place.going.wait(), _HOLD_S)
             await self._whole(place, number, turn, step)
 
-    async def _whole(self, place: _Place, number: int, turn: int, step: _Step) -> None:
+    async def _whole(self, place: Place, number: int, turn: int, step: Step) -> None:
         """Have the blocks of a step become data."""
         worker = self._worker
         ranks = sorted(step.blocks)
@@ -390,11 +336,13 @@ def _seen(task: asyncio.Task[Any]) -> None:
 
 def start(worker: Any) -> None:
     """Have a worker take blocks of producers."""
-    worker.handlers[COUPLE] = Receiver(worker).serve
+    receiver = Receiver(worker)
+    worker.handlers |= {COUPLE: receiver.serve, FLOW_OVER: receiver.over}
     helpers.start(worker)
 
 
 def stop(worker: Any) -> None:
     """Have it take none of new producers any more."""
-    worker.handlers.pop(COUPLE, None)
+    for name in (COUPLE, FLOW_OVER):
+        worker.handlers.pop(name, None)
     helpers.stop(worker)
