@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_hpc_policies.decision import Hold, ReasonCode
+from dask_hpc_policies.model import JobView
 from dask_hpc_policies.registry import create
 from dask_hpc_policies.rules.fair.policy import FairState
 from dask_hpc_policies.rules.fair.shares import Claim, divide
@@ -150,11 +151,47 @@ def test_what_a_job_that_cannot_start_leaves_is_there_beyond_a_share() -> None:
     assert sizes(picture, decide(picture)) == {**{f"a{i}": 1 for i in range(10)}, "b": 0}
 
 
+def test_beyond_its_share_a_user_starts_no_more_than_others_can_not_use() -> None:
+    # bob may come to eight of the ten nodes, and no user gets on a single one more than that leaves
+    ada = [rigid(f"a{i}", 1, user="ada", submit_s=float(i)) for i in range(1, 4)]
+    runs = replace(rigid("a0", 1, user="ada", attained_node_s=1e4), state="running", nodes=1)
+    bob, never = running("b", 5, user="bob", max_nodes=8), rigid("never", 100, user="eve", submit_s=9.0)
+    picture = view(4, runs, bob, *ada, never)
+    after = sizes(picture, decide(picture))
+    assert after == {"a0": 1, "a1": 1, "a2": 0, "a3": 0, "b": 8, "never": 0}
+
+
+def test_the_largest_weight_that_a_user_has_declared_counts() -> None:
+    ada = [running(f"a{weight}", 1, user="ada", weight=float(weight)) for weight in (1, 3)]
+    picture = view(21, *ada, running("b", 1, user="bob"))
+    assert sizes(picture, decide(picture))["b"] == 6
+
+
+def test_plain_work_is_no_user_among_users() -> None:
+    plain = JobView(id="default", state="running", nodes=4, is_default=True, min_nodes=1, max_nodes=9)
+    picture = view(12, plain, waiting("a"), waiting("b", user="bob"))
+    assert sizes(picture, decide(picture)) == {"default": 4, "a": 6, "b": 6}
+
+
+def test_a_job_starts_at_what_it_asked_for_or_at_most_at_what_it_prefers() -> None:
+    exact, prefers = waiting("exact", 2, 20, start_nodes=4), waiting("prefers", 2, 20, preferred_nodes=3)
+    picture = view(20, exact, prefers)
+    assert sizes(picture, decide(picture)) == {"exact": 4, "prefers": 3}
+
+
 def test_an_evolving_job_gets_what_those_that_start_leave() -> None:
     asks = replace(running("asks", 2), kind="evolving", requested_nodes=4)
     for idle, after in ((2, 2), (3, 2), (4, 4)):
         picture = view(idle, asks, rigid("new", 2, submit_s=1.0))
         assert sizes(picture, decide(picture)) == {"asks": after, "new": 2}
+
+
+@pytest.mark.parametrize("brief", [False, True])
+def test_nobody_who_waits_in_vain_leaves_nodes_to_one_that_asks_for_more(brief: bool) -> None:
+    """The same with reasons and without: where nobody can start, looking at them may be left out."""
+    asks = replace(running("asks", 2, max_nodes=3), kind="evolving", requested_nodes=3)
+    picture = view(2, asks, waiting("head", 4, submit_s=1.0), brief=brief)
+    assert sizes(picture, decide(picture)) == {"asks": 2, "head": 0}
 
 
 def test_a_small_new_job_does_not_speak_for_the_large_old_one_beside_it() -> None:
@@ -257,6 +294,26 @@ def test_a_job_that_is_about_to_end_is_not_resized() -> None:
     # one that has outlived its time may run for ever
     picture = view(0, replace(ending, remaining_s=0.0), waiting("new"))
     assert sizes(picture, decide(picture))["new"] == 7
+
+
+def test_a_job_above_its_most_keeps_what_its_share_allows() -> None:
+    # its most has been lowered since; it grows no more, and gives up what others are to have
+    large = running("large", 6, max_nodes=4)
+    assert resizes(decide(view(8, large))) == []
+    picture = view(2, large, waiting("new", user="ada"))
+    assert sizes(picture, decide(picture)) == {"large": 4, "new": 4}
+
+
+def test_room_is_made_for_who_starts_only_where_idle_nodes_are_not_enough() -> None:
+    misfit = running("misfit", 6, constraint="pof2", min_nodes=4, max_nodes=12)
+    for size, code in ((5, ReasonCode.POOL_SHARED), (6, ReasonCode.HEAD_JOB_WAITS)):
+        picture = view(5, misfit, rigid("new", size, submit_s=1.0))
+        decision = decide(picture)
+        assert sizes(picture, decision) == {"misfit": 4, "new": size}
+        assert resizes(decision)[0].reason.code is code
+    # of one that starts on more than its least, that counts
+    picture = view(2, running("old", 8, 1e4), waiting("new", 1))
+    assert resizes(decide(picture))[0].reason.data["head"] == "new"
 
 
 def test_growth_must_save_more_than_it_costs() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from fair_pictures import carried_out, decide, rigid, sizes, view
+from fair_pictures import carried_out, decide, rigid, running, sizes, view, waiting
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -121,6 +121,45 @@ def test_nobody_delays_a_head_that_waits_for_nodes_which_come_back() -> None:
     short = rigid("short", 2, submit_s=2.0, walltime_s=5.0)
     picture = view(2, head, long, short, returns_s=(60.0, 60.0))
     assert sizes(picture, decide(picture)) == {"head": 0, "long": 0, "short": 2}
+
+
+def test_what_a_running_job_could_give_up_is_not_there_once_more_when_it_ends() -> None:
+    # it has three nodes and could give up one: in 10 s there are three, and nothing tells when there are more
+    runs = running("runs", 3, min_nodes=2, max_nodes=5, remaining_s=10.0)
+    later = rigid("later", 1, user="ada", submit_s=2.0, walltime_s=5.0)
+    for need, starts in ((3, 1), (4, 0)):
+        picture = view(0, runs, rigid("head", need, submit_s=1.0), later, now_s=61.5)
+        assert sizes(picture, decide(picture))["later"] == starts
+
+
+def test_the_head_starts_when_who_starts_now_has_ended() -> None:
+    first = rigid("first", 4, priority=1, walltime_s=30.0)
+    head, later = rigid("head", 5, submit_s=1.0), rigid("later", 1, submit_s=2.0)
+    for walltime_s, starts in ((20.0, 1), (35.0, 0)):
+        picture = view(5, first, head, replace(later, walltime_s=walltime_s))
+        assert sizes(picture, decide(picture)) == {"first": 4, "head": 0, "later": starts}
+
+
+def test_who_has_waited_too_long_comes_before_one_that_came_earlier_and_has_not() -> None:
+    back = rigid("back", 1, submit_s=-20.0, interrupted_s=40.0)
+    late = rigid("late", 1, submit_s=-19.0, user="ada")
+    picture = view(1, back, late)
+    assert sizes(picture, decide(picture)) == {"back": 0, "late": 1}
+
+
+def test_what_a_user_may_start_is_measured_by_what_others_can_come_to_use() -> None:
+    # ada has had much: bob's job, which runs on four of ten nodes, may have nine of them, or five
+    ada = [rigid(f"a{i}", 1, user="ada", submit_s=float(i)) for i in range(2)]
+    runs = replace(rigid("runs", 1, user="ada", attained_node_s=1e4), state="running", nodes=1)
+    for most, started in ((9, 0), (8, 1), (7, 2)):
+        bob = running("bob", 4, user="bob", max_nodes=most)
+        picture = view(5, runs, bob, *ada)
+        after = sizes(picture, decide(picture))
+        assert after["a0"] + after["a1"] == started
+    # so it is while bob's job waits, whatever it asked to start with
+    asked = waiting("bob", 1, 9, user="bob", start_nodes=1, submit_s=9.0)
+    picture = view(9, runs, *ada, asked)
+    assert sizes(picture, decide(picture)) == {"runs": 1, "a0": 0, "a1": 0, "bob": 1}
 
 
 def test_an_interrupted_job_has_its_whole_patience_again() -> None:

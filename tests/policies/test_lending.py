@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_hpc_policies.rules.lending import Party, slots, turn
+from dask_hpc_policies.rules.lending import Party, sent_ahead, slots, turn
 
 PARTIES = st.lists(
     st.builds(
@@ -61,3 +62,10 @@ def test_who_has_nothing_on_workers_comes_before_who_runs_and_has_tasks_sent_ahe
     assert slots([running, waiting], 2) == [1, 2]
     assert slots([running, waiting], 3) == [2, 2]
     assert slots([running, Party(own=0, tasks=9, submit_s=1.0, priority=-1)], 3) == [4, 0]
+
+
+@pytest.mark.parametrize(
+    ("threads", "saturation", "ahead"), [(1, 1.1, 1), (2, 1.1, 1), (4, 1.0, 0), (4, 0.5, 0), (4, None, 0)]
+)
+def test_a_part_of_a_task_ahead_is_one_and_a_thread_less_is_none(threads, saturation, ahead):
+    assert sent_ahead(threads, saturation) == ahead

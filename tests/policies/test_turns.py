@@ -87,6 +87,7 @@ def test_a_large_job_is_not_passed_for_ever() -> None:
 def test_shares_follow_weights_users_and_widths() -> None:
     works = [
         work("heavy", 1e6, user="ada", weight=2.0),
+        work("waits", 1e6, user="ada", width=0),
         work("bob-1", 1e6, user="bob"),
         work("bob-2", 1e6, user="bob"),
         work("eve", 1e6, user="eve"),
@@ -96,7 +97,14 @@ def test_shares_follow_weights_users_and_widths() -> None:
     assert new.served_s == dict.fromkeys([w.id for w in works], 0.0)  # nobody had anything before it came
     virtual = advance(new, works, 9, 10.0)
     # dan cannot use more than a thread; eight are divided 2 : 1/2 : 1/2 : 1
-    assert virtual.served_s == pytest.approx({"heavy": 40, "bob-1": 10, "bob-2": 10, "eve": 20, "narrow": 10})
+    served_s = {"heavy": 40, "waits": 0, "bob-1": 10, "bob-2": 10, "eve": 20, "narrow": 10}
+    assert virtual.served_s == pytest.approx(served_s)
+
+
+def test_the_largest_weight_that_a_user_has_declared_counts_for_all_of_its_jobs() -> None:
+    works = [work("a1", 1e6, user="ada"), work("a3", 1e6, user="ada", weight=3.0), work("b", 1e6, user="bob")]
+    virtual = advance(advance(Virtual(), works, 8, 0.0), works, 8, 10.0)
+    assert virtual.served_s == pytest.approx({"a1": 30, "a3": 30, "b": 20})
 
 
 def test_what_one_leaves_when_it_ends_is_the_others_at_once() -> None:

@@ -71,7 +71,7 @@ def divide(claims: Sequence[Claimant], nodes: int) -> list[int]:
     if left > 0:
         fractions = [i for i, share in enumerate(exact) if share > sizes[i]]
         for i in _largest_first(fractions, exact, sizes)[:left]:
-            sizes[i] += sizes[i] < highs[i]
+            sizes[i] += 1
     return sizes
 
 

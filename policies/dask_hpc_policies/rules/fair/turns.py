@@ -149,6 +149,9 @@ def _left_s(work: Work, served_s: Mapping[str, float]) -> float:
 
 
 def _weights(works: Collection[Work]) -> dict[str, float]:
-    """Weight of each job: that of its user, divided among the user's jobs."""
+    """Weight of each job: that of its user, the largest that a job of the user says, divided among them."""
     jobs = Counter([work.user for work in works])
-    return {work.id: work.weight / jobs[work.user] for work in works}
+    weights: dict[str, float] = {}
+    for work in works:
+        weights[work.user] = max(weights.get(work.user, 0.0), work.weight)
+    return {work.id: weights[work.user] / jobs[work.user] for work in works}
