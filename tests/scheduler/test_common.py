@@ -9,9 +9,11 @@ import dask.array as da
 import numpy as np
 import pytest
 from helpers import Gate, addresses_of, engine, live, record, started, state_of, through, until, within
+from tasks import Counter as CountingActor
 from tasks import inc
 
 import dask_hpc
+from dask_hpc.scheduler.rpc.service import of
 
 
 class Counter:
@@ -130,3 +132,51 @@ async def test_who_asked_for_nodes_does_not_share_them(c, s, a, b, options):
         await started(s, asks)
         assert record(s, asks).reach is record(s, asks).allotment
         assert not len(engine(s).state.common)
+
+
+@live(1, lend="5 s")
+async def test_an_actor_of_a_job_without_a_node_is_made_where_jobs_take_turns(c, s, a):
+    """Stock makes it at once, and a job that has every node may be idle for ever."""
+    rt = await dask_hpc.install(c, policy="fair")
+    async with rt.job("idle") as idle:
+        await started(s, idle)
+        async with rt.job("asks") as asks:
+            actor = await within(c.submit(CountingActor, 7, actor=True, key="actor"))
+            assert await actor.add(1) == 8
+            assert state_of(s, asks) == "pending"
+            await idle.close()
+            await started(s, asks)
+            assert await actor.add(1) == 9
+
+
+@live(3, lend="5 s")
+async def test_a_job_runs_on_the_nodes_of_its_that_are_pinned_too(c, s, *workers):
+    """Nothing of others comes there, so it has all of its nodes for itself."""
+    rt = await dask_hpc.install(c, policy="fair")
+    releases = of(s).releases
+
+    def its_own(job):
+        return record(s, job).reach is record(s, job).allotment
+
+    releases.pin([str(workers[1].name)], True)
+    async with rt.job("early") as early:
+        await started(s, early, 3)
+        assert its_own(early)
+        gate = Gate()
+        inputs = c.map(inc, range(3), pure=False)
+        outputs = [c.submit(through, future, gate, pure=False) for future in inputs]
+        await until(lambda: gate.arrived == 3, "what depends on others executes on all three")
+        gate.open()
+        assert await within(c.gather(outputs)) == [1, 2, 3]
+    await early.wait(20)
+    releases.pin([str(workers[1].name)], False)
+    gate = Gate()
+    async with rt.job("late") as late:
+        await started(s, late, 3)
+        assert not its_own(late)
+        shuffle = asyncio.ensure_future(c.compute(rechunked(gate)))
+        await until(lambda: gate.arrived == 3, "inputs of a shuffle execute")
+        releases.pin([str(worker.name) for worker in workers], True)
+        await until(lambda: its_own(late), "it is seen that nothing is shared any more")
+        gate.open()
+        np.testing.assert_array_equal(await within(shuffle), EXPECTED)

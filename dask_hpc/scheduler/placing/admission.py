@@ -150,7 +150,8 @@ class Admission:
         """Look at every job that has held tasks, and at what no event told to have left a borrowed slot."""
         for address in list(self.lending.loans):
             self.lending.settle(address)
-        self.sharing.sweep()
+        if left := self.sharing.sweep():
+            self.scan(*left)
         if self._aside:
             self.wake()
         jobs = self.state.jobs.active.values()

@@ -195,7 +195,8 @@ class Lending:
         """Whether the job has held tasks; those that wait for its first node count as held until it comes."""
         if job.request.exclusive:
             return False
-        if job.stranded and not len(job.reach):
+        if job.stranded and (not len(job.reach) or (job.inherited and not len(job.allotment))):
+            # what may run on common nodes is there, but its actors (in a lane of `inherited`) are held
             self._hold(job)
         return job.first() is not None
 
@@ -205,9 +206,12 @@ class Lending:
             ts, lane = tasks.get(key), owner.get(key)
             # not what a shuffle pins, nor what belongs on one node; an actor as well, which stays there, as
             # results do: else it would wait for as long as a job that has every node is idle
-            if ts is None or lane is None or lane.kind != "rest" or lane.restriction is not job.reach:
+            if ts is None or lane is None or lane.kind != "rest":
                 continue
-            if ts.state == "no-worker" and ts.worker_restrictions is job.reach:
+            where = lane.restriction
+            if where is None or len(where) or not (where is job.reach or where is job.allotment):
+                continue
+            if ts.state == "no-worker" and ts.worker_restrictions is where:
                 del job.stranded[key]
                 writes.hold(ts)
                 job.park(ts)

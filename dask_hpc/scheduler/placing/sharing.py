@@ -63,10 +63,15 @@ class Sharing:
         if self.waiting:
             self._turns.advance()
 
-    def sweep(self) -> None:
-        """What no event tells of: time has passed, nodes are lent or are not."""
+    def sweep(self) -> list[JobRecord]:
+        """What no event tells of: time has passed, and nodes lend nothing any more; gives whose those are."""
         self._turns.advance()
-        self.state.look_at_common()
+        state, lends = self.state, self._parts.lends
+        common = [job for job in state.jobs.named if job.reach is state.common]
+        left = [job for job in common if not all(map(lends, state.nodes_of(job)))]
+        for job in left:
+            state.leave_common(job)
+        return left
 
     def on(self, address: str) -> list[JobRecord]:
         """Whose held tasks take turns on the worker; nobody's where only its holder runs."""

@@ -246,10 +246,13 @@ class State:
         if job is not None:
             self.serving.update(dict.fromkeys(addresses, job))
             job.allotment.grant(addresses)
-            if job.reach is self.common and self._parts.lends(node):
-                self.common.grant(addresses)
-            if job.resting and self._parts.lends(node):
-                self._lend_whole(addresses)
+            lent = [address for address in addresses if self._parts.lends(self.nodes.at[address])]
+            if len(lent) < len(addresses):
+                self.leave_common(job)
+            if job.reach is self.common:
+                self.common.grant(lent)
+            if job.resting:
+                self._lend_whole(lent)
         else:
             self._lend_whole([address for address in addresses if self.nodes.at[address].serves_plain])
 
@@ -296,15 +299,6 @@ class State:
             if ts is not None and ts.worker_restrictions is self.common:
                 ts.worker_restrictions = job.allotment
         self.common.revoke(job.allotment)
-
-    def look_at_common(self) -> None:
-        """Bring the common nodes up to date with what lends nothing (any more)."""
-        jobs = [job for job in self.jobs.named if job.reach is self.common]
-        nodes = [node for job in jobs for node in self.nodes_of(job) if not node.reserved]
-        allowed = {address for node in nodes if self._parts.lends(node) for address in node.workers}
-        if allowed != self.common:
-            self.common.revoke(self.common - allowed)
-            self.common.grant(allowed - self.common)
 
     # -------------------------------------------------------------- resting
 
