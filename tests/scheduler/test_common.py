@@ -134,14 +134,16 @@ async def test_who_asked_for_nodes_does_not_share_them(c, s, a, b, options):
         assert not len(engine(s).state.common)
 
 
-@live(1, lend="5 s")
+@live(1, lend="5 s", config={"hpc.sweep": "10 s"})
 async def test_an_actor_of_a_job_without_a_node_is_made_where_jobs_take_turns(c, s, a):
     """Stock makes it at once, and a job that has every node may be idle for ever."""
     rt = await dask_hpc.install(c, policy="fair")
     async with rt.job("idle") as idle:
         await started(s, idle)
         async with rt.job("asks") as asks:
-            actor = await within(c.submit(CountingActor, 7, actor=True, key="actor"))
+            # not before what it is made of
+            seven = c.submit(inc, 6, pure=False)
+            actor = await within(c.submit(CountingActor, seven, actor=True, key="actor"), 5)
             assert await actor.add(1) == 8
             assert state_of(s, asks) == "pending"
             await idle.close()

@@ -34,6 +34,7 @@ async def test_what_depends_on_other_plain_tasks_runs_on_all_nodes_until_the_job
         await until(lambda: record(s, job).resting, "it rests")
         places = await c.gather([pair(c, i) for i in range(40)])
         assert set(places) == addresses(s)
+        assert record(s, job).lent_tasks == 0, "they are plain work's own, whole"
         # their first task: the nodes are theirs again
         gate = Gate()
         futures = [other.submit(through, i, gate, pure=False) for i in range(3)]

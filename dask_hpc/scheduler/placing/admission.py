@@ -155,7 +155,9 @@ class Admission:
         if self._aside:
             self.wake()
         jobs = self.state.jobs.active.values()
-        waiting = [job for job in jobs if job.queue or (job.stranded and not len(job.reach))]
+        waiting = [
+            job for job in jobs if job.queue or (job.stranded and not (len(job.reach) and len(job.allotment)))
+        ]
         if self.queue.first() is not None:
             waiting += self.state.plain[:1]
         if waiting:

@@ -214,7 +214,8 @@ class Ownership:
         keep = state.settings.default_job_min_nodes
         room = state.nodes.computing() - keep
         blocked = any(job.state == "pending" and job.smallest_start > room for job in state.jobs.named)
-        without_nodes = not intake.unfinished and len(state.nodes.free()) < keep
+        nodes = len(state.nodes.free()) + sum([len(state.resting_nodes(job)) for job in state.jobs.named])
+        without_nodes = not intake.unfinished and nodes < keep
         if not blocked and not without_nodes:
             return intake
         intake = state.jobs.add_default(submit_s=state.now_s(), min_nodes=keep)

@@ -11,15 +11,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
 import dask
+import dask.array as da
 import pytest
 from distributed import Client, Scheduler, Worker, secede
 from helpers import Gate, live, started, through, until, within
+from peer_to_peer import P2P
 from tasks import inc, slow_inc
 
 import dask_hpc
@@ -151,6 +153,16 @@ async def plain_question_beside_idle_jobs(p: Place) -> None:
     async with p.job("first", nodes=1), p.job("second", nodes=1):
         with p.plain():
             await quick_work(p)
+
+
+async def shuffles_beside_idle_jobs(p: Place) -> None:
+    x = da.arange(400, chunks=50).reshape(20, 20).rechunk((2, 20))
+    for asked_for in ({}, {"nodes": 2}):
+        async with p.job("idle", **asked_for), p.job("question", runs=False, **asked_for):
+            for whose in (p.plain(), nullcontext()):
+                with dask.config.set(P2P), p.asked(), whose:
+                    y = await within(p.c.compute(x.rechunk((20, 2))), SOON_S)
+                assert int(y.sum()) == 79_800
 
 
 async def question_beside_half_busy_jobs(p: Place) -> None:
@@ -315,6 +327,7 @@ CASES: list[Callable[[Place], Any]] = [
     a_job_beside_seceded,
     question_beside_idle_jobs,
     plain_question_beside_idle_jobs,
+    shuffles_beside_idle_jobs,
     question_beside_half_busy_jobs,
     wide_beside_narrow,
     wide_in_two_levels_beside_narrow,
