@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +15,8 @@ from elastic_clusters import Shrinkable, shrinkable
 from elastic_work import result_of, until
 
 import dask_hpc
+from dask_hpc.deploy.adaptive import PolicyAdaptive
+from dask_hpc.deploy.scaling import SafeScaling
 from dask_hpc.scheduler.rpc.service import of
 
 
@@ -152,6 +156,36 @@ def test_adapt_closes_no_more_than_are_too_many_when_another_one_stays() -> None
             assert [len(await adaptive.workers_to_close(left)) for left in (3, 2, 1)] == [1, 2, 3]
 
     asyncio.run(run())
+
+
+def test_adapt_has_whole_nodes_and_no_more_than_fit_into_its_maximum() -> None:
+    adaptive: Any = SimpleNamespace(cluster=SimpleNamespace(workers_per_node=4), maximum=10)
+    asked = (0, 1, 4, 5, 9, 40)
+    assert [PolicyAdaptive._whole_nodes(adaptive, workers) for workers in asked] == [0, 4, 4, 8, 8, 8]
+    adaptive.maximum = math.inf
+    assert PolicyAdaptive._whole_nodes(adaptive, 41) == 44
+
+
+def test_what_is_on_its_way_out_by_force_or_has_gone_is_neither_too_much_nor_asked_for_again() -> None:
+    pools = {"": ["a", "b", "c", "d", "e"], "staging": ["s"]}
+    cluster: Any = SimpleNamespace(
+        _specs=pools.__getitem__,
+        _going={"": 2},
+        _wanted={"": 2},
+        _workers_of=lambda spec: [f"{spec}-0", f"{spec}-1"],
+        worker_spec=dict.fromkeys([*pools[""], *pools["staging"]]),
+    )
+    assert SafeScaling._excess(cluster, "") == 1
+    assert SafeScaling._excess(cluster, "staging") == 0, "nobody has asked for another size of it"
+    cluster._wanted[""] = 5
+    SafeScaling._want_no_more(cluster, ["", "staging"], gone=["a", "b"])
+    assert cluster._wanted == {"": 3}
+    SafeScaling._want_no_more(cluster, [""])
+    assert cluster._wanted == {"": 3}, "it had asked for fewer than there are"
+    # a release is limited to a pool only where there is another one
+    assert SafeScaling._limits(cluster, "staging") == {"among": ["s-0", "s-1"]}
+    cluster.worker_spec = dict.fromkeys(pools[""])
+    assert SafeScaling._limits(cluster, "") == {}
 
 
 def _held(made: Shrinkable, job: Any) -> int:

@@ -300,8 +300,9 @@ def test_a_job_above_its_most_keeps_what_its_share_allows() -> None:
     # its most has been lowered since; it grows no more, and gives up what others are to have
     large = running("large", 6, max_nodes=4)
     assert resizes(decide(view(8, large))) == []
-    picture = view(2, large, waiting("new", user="ada"))
-    assert sizes(picture, decide(picture)) == {"large": 4, "new": 4}
+    for weight, nodes in ((1.0, 4), (9.0, 6)):
+        picture = view(2, replace(large, weight=weight), waiting("new", user="ada"))
+        assert sizes(picture, decide(picture)) == {"large": nodes, "new": 8 - nodes}
 
 
 def test_room_is_made_for_who_starts_only_where_idle_nodes_are_not_enough() -> None:

@@ -102,7 +102,7 @@ def test_shares_follow_weights_users_and_widths() -> None:
 
 
 def test_the_largest_weight_that_a_user_has_declared_counts_for_all_of_its_jobs() -> None:
-    works = [work("a1", 1e6, user="ada"), work("a3", 1e6, user="ada", weight=3.0), work("b", 1e6, user="bob")]
+    works = [work("a3", 1e6, user="ada", weight=3.0), work("a1", 1e6, user="ada"), work("b", 1e6, user="bob")]
     virtual = advance(advance(Virtual(), works, 8, 0.0), works, 8, 10.0)
     assert virtual.served_s == pytest.approx({"a1": 30, "a3": 30, "b": 20})
 

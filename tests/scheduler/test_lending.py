@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections import Counter
+from types import SimpleNamespace
 
 import dask
 import pytest
@@ -23,10 +24,13 @@ from helpers import (
 from tasks import Counter as CountingActor
 
 import dask_hpc
+from dask_hpc.scheduler.internals.allotment import AllotmentSet, Lane
 from dask_hpc.scheduler.placing import lending as of_lending
 from dask_hpc.scheduler.rpc.service import of
+from dask_hpc.scheduler.tables.jobs import JobRecord
 from dask_hpc.scheduler.tables.parts import registered
 from dask_hpc.trace.records import LENDING
+from dask_hpc_policies.jobs.jobspec import job_spec, resolve
 
 
 def quick(i):
@@ -315,3 +319,75 @@ def test_few_of_an_unknown_kind_are_lent_a_slot_soon_and_many_when_they_are_seen
         now, next_s = of_lending._most(age_s, 5.0)
         assert age_s < next_s <= age_s + 0.05 + 1e-9
         assert of_lending._most(next_s + 1e-6, 5.0)[0] > now or now == 8
+
+
+def test_a_kind_is_on_trial_for_as_long_as_the_limit_and_until_its_last_task_has_left():
+    now_s, tasks, later = [0.0], {}, []
+    loop = SimpleNamespace(asyncio_loop=SimpleNamespace(call_later=lambda *args: later.append(args)))
+    state = SimpleNamespace(
+        settings=SimpleNamespace(lend_s=5.0),
+        now_s=lambda: now_s[0],
+        nodes=SimpleNamespace(at={}),
+        scheduler=SimpleNamespace(tasks=tasks, loop=loop),
+    )
+    lending = of_lending.Lending(state, None)
+    worker, kind = SimpleNamespace(address="a"), SimpleNamespace(name="unknown", duration_average=-1)
+    lane = SimpleNamespace(job=SimpleNamespace(borrowed_tasks=0, borrowed_s=0.0, reach=()))
+
+    def lend(key, on):
+        ts = tasks[key] = SimpleNamespace(key=key, prefix=kind, run_id=1, processing_on=on)
+        lending.tried(ts)
+        lending.lent([(ts, worker, lane)])
+        return ts
+
+    refused = lend("refused", None)
+    now_s[0] = 99.0
+    assert lending.takes(refused), "what did not get to the worker says nothing of its kind"
+    first, second = lend("first", worker), lend("second", worker)
+    assert not lending.takes(refused)
+    assert lending.may_take(refused), "soon, more of them"
+    now_s[0] += 5.1
+    assert not lending.takes(refused), "it is long"
+    assert not lending.may_take(refused)
+    for left, at in ((first, None), (second, SimpleNamespace(address="b"))):
+        assert not lending.takes(refused)
+        left.processing_on = at
+        lending.settle("a")
+    assert lending.takes(refused), "nothing was learned of it: they were cancelled"
+    assert (lane.job.borrowed_tasks, lane.job.borrowed_s) == (2, pytest.approx(10.2))
+
+
+@pytest.mark.parametrize(
+    ("there", "lends", "is_lent"),
+    [(True, True, True), (False, True, False), (True, False, False), (None, True, False)],
+    ids=["idle", "in a round", "kept by a part", "gone"],
+)
+def test_whose_idle_threads_are_lent(there, lends, is_lent):
+    at = {} if there is None else {"a": SimpleNamespace(serves=there, job=None)}
+    state = SimpleNamespace(nodes=SimpleNamespace(at=at), jobs=SimpleNamespace(active={}))
+    lending = of_lending.Lending(state, SimpleNamespace(lends=lambda node: lends))
+    assert lending.lends("a") == is_lent
+    for node in at.values():
+        node.job = "ended"
+    assert not lending.lends("a"), "nor those of a job that is not there any more"
+
+
+def test_a_job_without_a_node_holds_what_may_run_anywhere_and_nothing_that_is_bound():
+    spec = job_spec("waits")
+    job = JobRecord("waits", spec, resolve(spec, 1), client=None)
+    lanes = {**job.lanes, "pinned": Lane(job, "rest", AllotmentSet()), "of a shuffle": job.lanes["p2p"]}
+    kinds = ("rest", "p2p", "free", "pinned", "of a shuffle")
+    tasks = {
+        kind: SimpleNamespace(
+            key=kind, state="no-worker", worker_restrictions=lanes[kind].restriction, priority=(0,)
+        )
+        for kind in kinds
+    }
+    tasks["of a shuffle"].worker_restrictions = {"where its input is"}
+    tasks["sent"] = SimpleNamespace(key="sent", state="processing", worker_restrictions=job.reach)
+    owner = {kind: lanes[kind] for kind in kinds} | {"sent": lanes["rest"]}
+    job.stranded = dict.fromkeys([*tasks, "gone"])
+    state = SimpleNamespace(scheduler=SimpleNamespace(tasks=tasks), owner=owner)
+    assert of_lending.Lending(state, None).wants(job)
+    assert [entry[2].key for entry in job.queue] == ["rest", "p2p"]
+    assert job.stranded.keys() == {"free", "pinned", "of a shuffle", "sent", "gone"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
 
 import dask
 import pytest
@@ -22,6 +23,7 @@ from helpers import (
 )
 
 import dask_hpc
+from dask_hpc.scheduler.placing.sharing import Sharing
 
 POLICIES = ("pwma-fpsma", "fair")
 
@@ -206,3 +208,28 @@ async def test_long_tasks_take_no_turns_on_nodes_of_others(c, s, a, b):
         assert (gate.arrived, record(s, small).borrowed_tasks) == (1, 0)
         gate.open()
         assert await within(c.gather(futures)) == list(range(4))
+
+
+def test_who_takes_turns_on_nodes_of_plain_work_and_which_tasks_are_sent_ahead():
+    plain = SimpleNamespace(is_default=True, allotment={"a"}, undeclared=True, unfinished=1)
+    with_node = SimpleNamespace(is_default=False, allotment={"b"}, undeclared=True)
+    without = SimpleNamespace(is_default=False, allotment=set(), undeclared=True)
+    node, holders = SimpleNamespace(serves=True), [plain]
+    state = SimpleNamespace(nodes=SimpleNamespace(at={"a": node}), served_by=lambda address: holders)
+    sharing = Sharing(state, SimpleNamespace(lends=lambda node: True), None, None)
+    sharing.waiting = [with_node, without]
+    assert sharing.on("a") == [plain, without], "who has a node leaves that of plain work to it"
+    plain.unfinished = 0
+    assert sharing.on("a") == [plain, with_node, without]
+    node.serves = False
+    assert sharing.on("a") == []
+    # stock's queue is closed only while others take turns there
+    assert sharing.on_plain()
+    plain.allotment = set()
+    sharing.waiting = [plain, with_node]
+    assert not sharing.on_plain()
+
+    def took(seconds):
+        return SimpleNamespace(prefix=SimpleNamespace(name="kind", duration_average=seconds))
+
+    assert [sharing.ahead(took(seconds)) for seconds in (-1, 0.1, 0.3)] == [False, True, False]

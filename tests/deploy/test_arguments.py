@@ -1,0 +1,77 @@
+"""What `scale` and `adapt` take as stock takes it, and what they refuse, with what to write instead."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dask_hpc.deploy.arguments import (
+    check_adapt,
+    check_counts,
+    check_flags,
+    check_scale,
+    whole,
+    workers_of,
+)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"minimum": 0, "maximum": inf},
+        {"minimum": 2.0, "maximum": 2},
+        {"minimum": np.int64(1), "maximum": None},
+        {"interval": "500 ms", "target_duration": 5, "wait_count": 1},
+        {"minimum_cores": 4, "maximum_memory": "8 GB", "worker_key": None, "memory_ratio": 2},
+    ],
+)
+def test_what_adapt_takes(options: dict[str, Any]) -> None:
+    check_adapt(options)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "said"),
+    [
+        ({"maximum_jobs": 3}, TypeError, "maximum_jobs; allowed: "),
+        ({"scale_factor": 2}, TypeError, "in place of scale_factor write target_duration"),
+        ({"minimum": 3, "maximum": 2}, ValueError, "minimum is 3, maximum 2"),
+        ({"minimum": inf, "maximum": 2}, ValueError, "0 <= minimum <= maximum"),
+        ({"minimum": -1}, ValueError, "minimum is -1"),
+        ({"maximum": 2.5}, ValueError, "maximum is 2.5"),
+        ({"maximum": True}, ValueError, "maximum is True"),
+        ({"maximum": "3"}, ValueError, "maximum is '3'"),
+        ({"wait_count": 0}, ValueError, "wait_count is 0"),
+        ({"interval": 0}, ValueError, "interval is 0"),
+        ({"interval": "0 s"}, ValueError, "interval is '0 s'"),
+        ({"target_duration": "soon"}, ValueError, "target_duration is 'soon'"),
+    ],
+)
+def test_what_adapt_refuses(options: dict[str, Any], error: type[Exception], said: str) -> None:
+    with pytest.raises(error) as found:
+        check_adapt(options)
+    assert said in str(found.value)
+
+
+def test_sizes_are_whole_numbers_and_flags_are_flags() -> None:
+    check_counts(n=3, cores=None)
+    check_counts(n=2.0, cores=np.int32(4))
+    for n in (-1, 1.5, True, "2"):
+        with pytest.raises(ValueError, match="n is"):
+            check_counts(n=n)
+    with pytest.raises(ValueError, match="force is 1; allowed: True or False"):
+        check_flags(dry_run=True, force=1)
+    assert (whole(2.0), whole(2.5), whole(inf), whole("x")) == (2, 2.5, inf, "x")
+    assert type(whole(2.0)) is int
+
+
+def test_jobs_are_so_many_workers_and_are_those_of_batch_systems() -> None:
+    assert [workers_of("maximum_jobs", jobs, 4) for jobs in (0, 3, 2.0, inf)] == [0, 12, 8, inf]
+    with pytest.raises(ValueError, match=r"maximum_jobs is 1.5; .*; for workers, 4 to a job, write maximum$"):
+        workers_of("maximum_jobs", 1.5, 4)
+    check_scale({})
+    with pytest.raises(TypeError, match="in place of jobs write n"):
+        check_scale({"jobs": 3})
