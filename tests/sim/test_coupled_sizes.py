@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from dask_hpc import sim
+from dask_hpc.errors import WorkloadError
 from dask_hpc.sim.engine.engine import Engine
 from dask_hpc.sim.model.coupled import Coupled, Drift
 from dask_hpc.sim.model.job import Job, Program
@@ -145,3 +146,13 @@ def test_a_run_among_whose_nodes_those_for_staging_are_is_resized_all_the_same()
     result = sim.simulate(work, registry.create("fixed", target_nodes=12), machine=machine)
     assert [split["nodes"] for split in result.flows[0]["splits"]][-1] == 12
     assert len(result.flows[0]["steps"]) == 8
+
+
+def test_the_builtin_run_may_begin_with_few_nodes_and_grow_into_the_others() -> None:
+    work = sim.load("builtin:coupled", start_nodes=8)
+    result = sim.simulate(work, "placement")
+    splits = result.flows[0]["splits"]
+    assert splits[0]["nodes"] < splits[-1]["nodes"]
+    assert result.flows[0]["run_s"] < 0.8 * sim.simulate(work, "fcfs").flows[0]["run_s"]
+    with pytest.raises(WorkloadError, match="start_nodes is 17; allowed: 2 to 16"):
+        sim.load("builtin:coupled", start_nodes=17)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 import numpy as np
 
@@ -37,6 +38,8 @@ _YEAR_S = 86400.0 * 366
     "coupled",
     Int("steps", 40, lo=1, hi=100_000, unit="steps", label="Steps", help="steps of the simulation"),
     Int("nodes", 16, lo=1, hi=10_000, unit="nodes", label="Nodes", help="nodes of the run"),
+    Int("start_nodes", None, lo=2, hi=10_000, unit="nodes", none_ok=True, label="Nodes at first",
+        help="its job begins with so many and may have all: the simulation's then; none: it has all"),
     Int("cores", 4, lo=1, hi=1024, label="Cores", help="cores of a node"),
     Float("bandwidth_bytes_s", 1e9, lo=1.0, hi=1e15, label="Bandwidth",
           help="bytes that reach a staging node in a second"),
@@ -66,6 +69,7 @@ def coupled(
     seed: int,
     steps: int,
     nodes: int,
+    start_nodes: int | None,
     cores: int,
     bandwidth_bytes_s: float,
     mode: Mode,
@@ -84,10 +88,18 @@ def coupled(
 
     The model is that of Honoré (2020, chapters 3 and 4); times and sizes are ours. A split has the nodes and
     helper cores with which its step is shortest at first.
+
+    Raises
+    ------
+    ValueError
+        For more nodes at first than there are.
     """
+    first = nodes if start_nodes is None else start_nodes
+    if first > nodes:
+        raise ValueError(f"start_nodes is {first}; allowed: 2 to {nodes}, all nodes of the run (nodes)")
     application = Application(
         platform=Platform(
-            nodes=nodes, cores=cores, memory_bytes=NODE_BYTES, bandwidth_bytes_s=bandwidth_bytes_s
+            nodes=first, cores=cores, memory_bytes=NODE_BYTES, bandwidth_bytes_s=bandwidth_bytes_s
         ),
         simulation=Simulation(one_core_s=SIMULATION[0], memory_bytes=SIMULATION[1]),
         analyses=tuple(
@@ -103,11 +115,15 @@ def coupled(
     if reader_s is not None or stall_step is not None:
         stalls = () if stall_step is None else ((stall_step, stall_s),)
         reader = Reader(seconds=reader_s or 0.0, stalls=stalls)
+    split = split_of(application, in_situ or (), mode)
+    if start_nodes is not None:
+        platform = replace(application.platform, simulation_nodes=split.nodes)
+        application = replace(application, platform=platform)
     run = Coupled(
         flow="fields",
         steps=steps,
         application=application,
-        split=split_of(application, in_situ or (), mode),
+        split=split,
         mode=mode,
         queue=queue,
         when_full=when_full,
@@ -119,9 +135,11 @@ def coupled(
         id="simulation",
         name="simulation",
         submit_s=0.0,
-        start_nodes=nodes,
-        min_nodes=nodes,
+        kind="rigid" if start_nodes is None else "malleable",
+        start_nodes=first,
+        min_nodes=first,
         max_nodes=nodes,
+        data_bytes=0.0 if start_nodes is None else SIMULATION[1],
         program=Program(stages=(run,)),
     )
     machine = Machine(nodes=nodes, link_bytes_s=bandwidth_bytes_s)
