@@ -1,6 +1,7 @@
 """T8 of `trends`: memory that does not take a checkpoint, which the file system does then.
 
-What a run loses by it stands beside what equations 6.13 and 6.14 of John (2024, section 6.5.2) say.
+What a run loses by it stands beside what equations 6.13 and 6.14 of John (2024, section 6.5.2) say. Memory
+is asked for once there; here each commit asks, which takes milliseconds.
 """
 
 from __future__ import annotations
