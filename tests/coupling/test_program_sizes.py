@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 import xarray as xr
-from helpers import live
+from helpers import live, until
 from programs import going, start
 
 import dask_hpc
@@ -15,6 +15,7 @@ from dask_hpc.sim.model.coupled import Coupled
 from dask_hpc.sim.model.job import Job, Program
 from dask_hpc.sim.model.machine import Machine
 from dask_hpc.sim.model.workload import Workload
+from dask_hpc.wire import HELPER_RESOURCE
 from dask_hpc_policies.codec import decode
 from dask_hpc_policies.placement.replan import application_of
 from dask_hpc_policies.placement.view import FlowView
@@ -55,7 +56,7 @@ def simulated(view):
     return sim.simulate(work, "placement").flows[0]["splits"][-1]["nodes"]
 
 
-@live(workers=3, threads=1, timeout=60)
+@live(workers=3, threads=2, timeout=60)
 async def test_a_program_gets_idle_nodes_and_gives_them_to_who_waits_and_no_step_is_lost(c, s, *workers):
     rt = await dask_hpc.install(c, "placement")
     flow = await rt.couple("heat", FIELDS, queue=2)
@@ -74,6 +75,8 @@ async def test_a_program_gets_idle_nodes_and_gives_them_to_who_waits_and_no_step
         run = start(program.elastic(advance, going, couple=(flow, "T")))
         alone = await come_to(1)
         await come_to(3)
+        helpers = {worker.address: 1 for worker in workers}
+        await until(lambda: s.resources.get(HELPER_RESOURCE) == helpers, "each node has a helper core")
         async with rt.job("other", nodes=2):
             await come_to(1)
         program.data["stop"] = True
