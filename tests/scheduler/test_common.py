@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 
 import dask
 import dask.array as da
@@ -13,7 +14,11 @@ from tasks import Counter as CountingActor
 from tasks import inc
 
 import dask_hpc
+from dask_hpc.scheduler.internals.allotment import AllotmentSet
 from dask_hpc.scheduler.rpc.service import of
+from dask_hpc.scheduler.tables.jobs import JobRecord
+from dask_hpc.scheduler.tables.state import State
+from dask_hpc_policies.jobs.jobspec import job_spec, resolve
 
 
 class Counter:
@@ -182,3 +187,16 @@ async def test_a_job_runs_on_the_nodes_of_its_that_are_pinned_too(c, s, *workers
         await until(lambda: its_own(late), "it is seen that nothing is shared any more")
         gate.open()
         np.testing.assert_array_equal(await within(shuffle), EXPECTED)
+
+
+def test_guests_of_a_job_that_leaves_run_where_it_does():
+    spec = job_spec("leaves")
+    job = JobRecord("leaves", spec, resolve(spec, 2), client=None)
+    state = SimpleNamespace(common=AllotmentSet({"a", "b"}), owner={}, scheduler=SimpleNamespace(tasks={}))
+    State.join_common(state, job)
+    job.allotment.grant({"a"})
+    guests = job.guest_lane("p2p")
+    assert guests.restriction is job.reach is state.common
+    State.leave_common(state, job)
+    assert guests.restriction is job.reach is job.allotment
+    assert state.common == {"b"}

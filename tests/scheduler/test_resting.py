@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from distributed import Client, Worker, get_worker
-from helpers import Gate, asleep, engine, live, record, started, through, until
+from helpers import Gate, asleep, engine, live, owner_of, record, started, through, until
 from tasks import inc
 
 import dask_hpc
@@ -34,7 +34,6 @@ async def test_what_depends_on_other_plain_tasks_runs_on_all_nodes_until_the_job
         await until(lambda: record(s, job).resting, "it rests")
         places = await c.gather([pair(c, i) for i in range(40)])
         assert set(places) == addresses(s)
-        assert record(s, job).lent_tasks == 0, "they are plain work's own, whole"
         # their first task: the nodes are theirs again
         gate = Gate()
         futures = [other.submit(through, i, gate, pure=False) for i in range(3)]
@@ -49,6 +48,23 @@ async def test_what_depends_on_other_plain_tasks_runs_on_all_nodes_until_the_job
         await job.close()
         await job.wait(20)
     await asleep(s)
+
+
+@live(workers=2, lend="5 s")
+async def test_plain_work_does_not_queue_for_a_node_while_jobs_that_rest_have_all(c, s, a, b):
+    await dask_hpc.install(c, policy="fair")
+    async with Client(c.scheduler.address, asynchronous=True, set_as_default=False) as other:
+        jobs = [(await dask_hpc.runtime(other)).job(f"idle-{i}") for i in range(2)]
+        for job in jobs:
+            await job.activate()
+            await started(s, job)
+        future = c.submit(inc, 1, key="plain")
+        assert await future == 2
+        # its nodes are those of the jobs, whole: nothing had to be lent to one that waits
+        assert owner_of(s, "plain") == engine(s).state.plain[0].id
+        assert [record(s, job).lent_tasks for job in jobs] == [0, 0]
+        for job in jobs:
+            await job.close()
 
 
 @live(workers=4, lend="5 s")

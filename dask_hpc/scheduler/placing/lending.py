@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 ALONE_S, _QUICKLY = 0.01, 8
 #: From there on it grows by one, and doubles, so often before they count as long.
 _STEPS, _DOUBLINGS = 100, 10
-#: Kinds of tasks that run on nodes of their job, or where it is lent a slot while there is none.
-_BOUND = ("rest", "p2p")
 
 
 @dataclass(slots=True)
@@ -209,7 +207,7 @@ class Lending:
             # not what belongs on one node; an actor as well, which stays there, as results do: else it would
             # wait for as long as a job that has every node is idle. What ends a shuffle, too: its outputs are
             # where its first input was made
-            if ts is None or lane is None or lane.kind not in _BOUND:
+            if ts is None or lane is None:
                 continue
             where = lane.restriction
             if where is None or len(where) or not (where is job.reach or where is job.allotment):
@@ -231,7 +229,7 @@ class Lending:
         found = []
         for _, _, ts in job.queue:
             lane = self.state.owner.get(ts.key)
-            if lane is None or lane.job is not job or lane.kind not in _BOUND or not is_parked(ts):
+            if lane is None or lane.job is not job or lane.kind == "root" or not is_parked(ts):
                 continue
             writes.restrict(ts, lane)
             found.append(ts.key)

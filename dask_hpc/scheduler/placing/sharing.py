@@ -9,7 +9,8 @@ answered soon, and nobody starves.
 
 Nodes of a producer, pinned ones, those that take part in a round, and those of a job that is ``exclusive`` or
 asked for nodes are not shared; those of plain work only with jobs that have no node, while plain work takes
-its turns as a job of one user, wherever jobs do. ``hpc.lend: 0 s`` ends sharing, too.
+its turns as a job of one user, wherever jobs do. ``hpc.lend: 0 s`` ends sharing, too. What depends on other
+tasks keeps to the nodes of a job of which one is not shared: else it would never run on that one.
 """
 
 from __future__ import annotations

@@ -292,8 +292,9 @@ class State:
         """Let the job have its nodes for itself again; what others execute there ends there."""
         if job.reach is not self.common:
             return
-        for kind in _COMMON:
-            job.lanes[kind].restriction = job.allotment
+        for lane in (*job.lanes.values(), *job.inherited):
+            if lane.restriction is self.common:
+                lane.restriction = job.allotment
         for key, lane in self.owner.items():
             ts = self.scheduler.tasks.get(key) if lane.job is job else None
             if ts is not None and ts.worker_restrictions is self.common:
