@@ -46,7 +46,7 @@ from dask_hpc_policies.rules.placing import misfit, refusal, split_of
 from dask_hpc_policies.wording import counted
 
 #: Because of steps a policy is asked no more often than so, in seconds: it sees the whole cluster.
-_ASK_S = 0.5
+_ASK_S = 0.2
 
 
 class Splits:
