@@ -33,12 +33,11 @@ HELPERS = "hpc_helpers"
 #: Name of the handler of workers that takes blocks of coupled programs, and of the metadata of a task in
 #: which a value that is computed of them comes with the word that it is there.
 COUPLE = "hpc_couple"
-
-#: Handler of workers that hears that a flow takes no steps any more.
-FLOW_OVER = "hpc_flow_over"
 VALUE = "hpc-value"
 #: Of the metadata in which it is said what computing that value has taken.
 TAKEN = "hpc-taken"
+#: Handler of workers that hears that a flow takes no steps any more.
+FLOW_OVER = "hpc_flow_over"
 
 #: What may be done to blocks of a checkpoint on their way to the store.
 SERVICES = ("plain", "compress", "encrypt", "compress+encrypt")

@@ -210,11 +210,8 @@ class Segments:
             self._allocated(name, size, fits)
         except OSError as error:
             self._sizes.pop(name)
-            nobody = (
-                f"{self._folder} has no"
-                if self._base is None
-                else (f"neither {self._folder} nor {self._base} has")
-            )
+            both = f"neither {self._folder} nor {self._base} has"
+            nobody = f"{self._folder} has no" if self._base is None else both
             raise CheckpointError(
                 f"{nobody} room for {size} bytes more: {error.strerror}; free some there, "
                 f"set hpc.node.memory-folder to a folder with more, {NO_ROOM}"

@@ -214,10 +214,12 @@ class Ownership:
         keep = state.settings.default_job_min_nodes
         room = state.nodes.computing() - keep
         blocked = any(job.state == "pending" and job.smallest_start > room for job in state.jobs.named)
-        nodes = len(state.nodes.free()) + sum([len(state.resting_nodes(job)) for job in state.jobs.named])
-        without_nodes = not intake.unfinished and nodes < keep
-        if not blocked and not without_nodes:
-            return intake
+        if not blocked:
+            if intake.unfinished:
+                return intake
+            nodes = len(state.nodes.free()) + sum([len(state.resting_nodes(job)) for job in state.jobs.named])
+            if nodes >= keep:
+                return intake
         intake = state.jobs.add_default(submit_s=state.now_s(), min_nodes=keep)
         state.intake = intake
         return intake

@@ -162,9 +162,11 @@ def _judged(plan: Pass, one: _Program, most: int, judged: Sized, params: Mapping
     """Let a program grow to at most so many nodes, if it is worth it; what is remembered then."""
     flow, job, margin, cooldown = one.flow, one.job, params["margin"], params["cooldown_steps"]
     found = best_size(flow, one.of_simulation(job.nodes, most), margin)
-    if found is None or found[0] <= flow.nodes:
+    before_s = size_step_s(flow, flow.nodes)
+    # its present size need not be a legal one, and what is legal no faster
+    if found is None or found[0] <= flow.nodes or found[1] >= before_s:
         return judged
-    (nodes, step_s), before_s = found, size_step_s(flow, flow.nodes)
+    nodes, step_s = found
     target, saved_s = one.of_job(nodes), before_s - step_s
     gain = saved_s / before_s if isfinite(before_s) else 1.0
     before = f"{before_s:.3g} s" if isfinite(before_s) else "it does not fit"

@@ -97,6 +97,9 @@ def test_a_program_gets_as_many_idle_nodes_as_make_its_step_shorter() -> None:
     assert resizes(Asked()(staged, idle=12)) == [(Expand, 7)]
     assert resizes(Asked()(FLOW, idle=12, heat=replace(HEAT, constraint="pof2"))) == [(Expand, 8)]
     assert resizes(Asked()(replace(FLOW, lent_nodes=3), idle=4)) == [(Expand, 5)]
+    # after a loss its size may be none that it could have, and what it could have no faster
+    bound = replace(FLOW, analyses=(replace(FLOW.analyses[0], one_core_s=400.0),))
+    assert Asked()(sized(bound, 3), heat=replace(HEAT, constraint="pof2")) == Decision()
 
 
 def test_it_is_judged_when_something_has_changed_and_not_again_before_some_steps() -> None:
