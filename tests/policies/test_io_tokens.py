@@ -93,3 +93,11 @@ def test_samples_of_another_number_and_of_nothing_teach_nothing():
 def test_never_more_are_tried_than_can_run():
     used, _ = learn(Tokens(3), lambda n: 10.0 * n, 5, 20)
     assert max(used) == 5
+
+
+@given(st.integers(0, 6), st.sampled_from((0.02, 0.1, 0.3)))
+def test_where_one_is_the_best_those_below_are_tried_before_any_between(power, fall):
+    most = 1 << power
+    used, found = settle(Tokens(most), curve(1, fall), most)
+    assert list(dict.fromkeys(used)) == [1 << way for way in range(power, -1, -1)]
+    assert found.now == min(good(curve(1, fall), most))

@@ -22,7 +22,7 @@ from dask_hpc_policies.rules.io.tokens import SAMPLES, Tokens
 #: together.
 _SHARE = 0.25
 _FEW_BYTES = 1 << 16
-#: A sample is made of so many seconds of tasks, and of so many tasks for each token, at least.
+#: A sample is made of so many seconds of tasks, and of a task for each token, so many at least.
 _LEAST_S, _LEAST_TASKS = 0.1, 2
 #: Names of tasks that are remembered.
 _NAMES = 1000
@@ -145,8 +145,9 @@ class TokenLearning:
 
     def _sample(self, target: Target, learner: Learner, nbytes: int, seconds: float) -> None:
         """Take one more sample if there is one."""
-        learner.before &= self._gate.holders(target)
         if learner.before:
+            # what the last of them have measured comes with the next heartbeats
+            learner.before &= self._gate.holders(target)
             return
         waits = bool(self._gate.waiting.get(target))
         since = learner.since
@@ -155,7 +156,7 @@ class TokenLearning:
             return
         more, took_s, now = nbytes - since[0], seconds - since[1], learner.tokens.now
         usual_s = durations.usual(self._gate.waiting[target][0][1])[1] or 0.0
-        if more < _FEW_BYTES or took_s < max(_LEAST_S, _LEAST_TASKS * now * usual_s):
+        if more < _FEW_BYTES or took_s < max(_LEAST_S, max(_LEAST_TASKS, now) * usual_s):
             return
         learner.since = nbytes, seconds
         self._use(target, learner, learner.tokens.seen(now, more / took_s * now, self._threads()))

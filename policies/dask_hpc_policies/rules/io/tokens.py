@@ -4,10 +4,10 @@ A file system gives more to several at once, up to where it is saturated; beyond
 its share, and where they are in each other's way all together get less. The number wanted is the fewest whose
 bandwidth is within 5 % of the best.
 
-The search doubles the number while that pays, then halves the gaps around the best, and below the fewest that
-are enough. It trusts
-that bandwidth rises to its best and does not rise again after it. It begins anew from where it is when the
-bandwidth there has changed for some time, and every so often, since more than now may pay by now.
+The search doubles the number while that pays, or halves it while fewer get more, then halves the gaps around
+the best, and below the fewest that are enough. It trusts that bandwidth rises to its best and does not rise
+again after it. It begins anew from where it is when the bandwidth there has changed for some time, and every so
+often, since more than now may pay by now.
 """
 
 from __future__ import annotations
@@ -107,6 +107,9 @@ def following(rates: Mapping[int, tuple[float, int]], most: int) -> int | None:
     best, enough = max(tried, key=lambda tasks: rates[tasks][0]), fewest(rates)
     if enough == best == tried[-1] < most:
         return min(2 * best, most)
+    if best == tried[0] > 1 and len(tried) > 1:
+        # rather than one between: with fewer a sample is there sooner, too
+        return best // 2
     place = tried.index(best)
     for beside in (*tried[place + 1 : place + 2], *tried[max(0, place - 1) : place]):
         if abs(beside - best) > max(1, best // FINE):
