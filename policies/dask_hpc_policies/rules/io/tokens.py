@@ -6,8 +6,8 @@ bandwidth is within 5 % of the best.
 
 The search doubles the number while that pays, or halves it while fewer get more, then halves the gaps around
 the best, and below the fewest that are enough. It trusts that bandwidth rises to its best and does not rise
-again after it. It begins anew from where it is when the bandwidth there has changed for some time, and every so
-often, since more than now may pay by now.
+again after it. It begins anew from where it is when the bandwidth there has changed for some time, and every
+so often, since more than now may pay by now.
 """
 
 from __future__ import annotations
