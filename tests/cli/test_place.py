@@ -92,6 +92,10 @@ def test_a_table_for_people(file: Path) -> None:
          ("line 3", "simulation.memory_bytes", "51 bytes do not fit", "the platform has 50 (50 x 1)")),
         ("serial_fraction: 0.01", "serial_fraction: 1.5", ("line 3", "serial_fraction", "1.5", "0 to 1")),
         ("name: far, one", "name: far, won: 1, one", ("line 6", "analyses[1].won", "unknown key", "where")),
+        # what a live cluster alone measures or says
+        ("name: far, one", "name: far, input_bytes: 1, one", ("analyses[1].input_bytes", "unknown")),
+        ("nodes: 50, cores: 8, memory_bytes: 1", "nodes: 50, helper_cores: 3, cores: 8, memory_bytes: 1",
+         ("line 2", "platform.helper_cores", "unknown key")),
         ("one_core_s: 90", "one_core_s: -90", ("line 6", "analyses[1].one_core_s", "-90", "at least 0")),
         ("nodes: 50, cores: 8, memory_bytes: 0", "nodes: 5.5, cores: 8, memory_bytes: 0",
          ("line 8", "platform.nodes", "5.5", "a whole number from 1")),

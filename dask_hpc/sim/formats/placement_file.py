@@ -22,7 +22,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import cast
 
@@ -45,10 +44,13 @@ from dask_hpc_policies.placement.application import (
 #: Most nodes, and most cores of each: every pair of them may have to be looked at.
 MOST_NODES = 1_000_000
 MOST_CORES = 4096
-_KEYS = tuple(field.name for field in dataclasses.fields(Application))
-_PLATFORM_KEYS = tuple(field.name for field in dataclasses.fields(Platform))
-_SIMULATION_KEYS = tuple(field.name for field in dataclasses.fields(Simulation))
-_ANALYSIS_KEYS = tuple(field.name for field in dataclasses.fields(Analysis))
+#: What is read: a live cluster knows more of its flows.
+_KEYS = ("platform", "simulation", "analyses")
+_PLATFORM_KEYS = (
+    "nodes", "cores", "memory_bytes", "bandwidth_bytes_s", "staging_memory_bytes", "max_staging_nodes",
+)  # fmt: skip
+_SIMULATION_KEYS = ("one_core_s", "memory_bytes", "serial_fraction")
+_ANALYSIS_KEYS = ("name", "one_core_s", "memory_bytes", "where")
 
 
 def read(path: str | Path, mode: Mode = "asynchronous") -> list[Application]:
