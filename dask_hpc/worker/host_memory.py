@@ -262,38 +262,26 @@ async def write(
         As `dask_hpc.worker.saved.write`, with the manager; the pack of what was written is the segment that
         it is in. `Refused` when there is no manager, it hangs, or there is no room.
     """
+    answers: dict[int, tuple[Written, str, Home] | str | None] = Answers.fromkeys(keys)
     try:
-        return await _written(array, keys, manager, transfer, version, ended, dask_worker)
+        values = read_values(dask_worker, keys, answers)
+        blocks = await asyncio.to_thread(_made, array, values, answers)
+        if not blocks:
+            return answers
+        section = _manager(dask_worker)
+        more = most_added(array)
+        nbytes, home = slots_bytes(blocks, more), lambda: section.home(**manager)
+        where, segment = await reserved(dask_worker.rpc, home, nbytes, version, ended)
+        if transfer == "pull" and not dask_worker.address.startswith("inproc"):
+            places = await _pulled(dask_worker, where, segment, blocks, more)
+        else:
+            places = await asyncio.to_thread(fill, where.folder, segment, blocks, more)
+        digests = {number: digest for number, (_, digest, _) in blocks.items()}
+        of = {number: (0, number) for number in blocks}
+        places = await served(dask_worker.rpc, where, segment, [array], of, places, digests)
+        await ask(dask_worker.rpc, where.address, "seal", segment=segment)
     except (CheckpointError, OSError) as error:
         return Refused(str(error) or repr(error))
-
-
-async def _written(
-    array: Array,
-    keys: Mapping[int, Any],
-    manager: Mapping[str, Any],
-    transfer: str,
-    version: str,
-    ended: Sequence[str],
-    dask_worker: Any,
-) -> dict[int, tuple[Written, str, Home] | str | None]:
-    answers: dict[int, tuple[Written, str, Home] | str | None] = Answers.fromkeys(keys)
-    values = read_values(dask_worker, keys, answers)
-    blocks = await asyncio.to_thread(_made, array, values, answers)
-    if not blocks:
-        return answers
-    section = _manager(dask_worker)
-    more = most_added(array)
-    nbytes = slots_bytes(blocks, more)
-    where, segment = await reserved(dask_worker.rpc, lambda: section.home(**manager), nbytes, version, ended)
-    if transfer == "pull" and not dask_worker.address.startswith("inproc"):
-        places = await _pulled(dask_worker, where, segment, blocks, more)
-    else:
-        places = await asyncio.to_thread(fill, where.folder, segment, blocks, more)
-    digests = {number: digest for number, (_, digest, _) in blocks.items()}
-    of = {number: (0, number) for number in blocks}
-    places = await served(dask_worker.rpc, where, segment, [array], of, places, digests)
-    await ask(dask_worker.rpc, where.address, "seal", segment=segment)
     for number, (_, digest, type_name) in blocks.items():
         answers[number] = Written(*places[number], digest, segment), type_name, where
     return answers
