@@ -6,9 +6,10 @@ the scheduler with the worker's heartbeats, apart for each span of tasks, and sh
 
 from __future__ import annotations
 
+import builtins
 import os
 import threading
-from collections.abc import AsyncGenerator, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
@@ -44,7 +45,8 @@ def metered(store: Any, target: str | None = None) -> MeteredStore:
         A Zarr store (also of fsspec, or of icechunk), the path of a folder, or a URL or a mapper of fsspec.
     target
         What it is a part of, as far as bandwidth is shared: stores of one target are counted together. None:
-        the mount of a folder; protocol and bucket of a store of fsspec; else the class of the store.
+        the mount of a folder; protocol and bucket of a store of fsspec; else the class of the store. Of a
+        store that is metered already: what was said of it.
 
     Raises
     ------
@@ -60,12 +62,14 @@ def metered(store: Any, target: str | None = None) -> MeteredStore:
         raise TypeError(
             f"store is {store!r}; allowed: a Zarr store, the path of a folder, a URL or a mapper of fsspec"
         )
-    if isinstance(store, MeteredStore):
-        store = store._store
     if target is not None and not isinstance(target, str):
         raise TypeError(f"target is {target!r}; allowed: text, or None")
     if target is not None and not target.strip():
         raise ValueError(f"target is {target!r}; allowed: any text, such as 'scratch'")
+    if isinstance(store, MeteredStore):
+        if target is None:
+            return store
+        store = store._store
     kind, place = _whereabouts(store)
     return MeteredStore(store, place if target is None else target, kind)
 
@@ -163,7 +167,7 @@ class MeteredStore(WrapperStore[Store]):
 
     async def get_partial_values(
         self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
-    ) -> list[Buffer | None]:
+    ) -> builtins.list[Buffer | None]:
         """Read parts of values."""
         with self._busy():
             values = await self._store.get_partial_values(prototype, key_ranges)
@@ -219,6 +223,42 @@ class MeteredStore(WrapperStore[Store]):
         """Delete a value."""
         with self._busy():
             await self._store.delete(key)
+
+    async def delete_dir(self, prefix: str) -> None:
+        """Delete all values under a prefix."""
+        with self._busy():
+            await self._store.delete_dir(prefix)
+
+    async def clear(self) -> None:
+        """Delete all values."""
+        with self._busy():
+            await self._store.clear()
+
+    async def is_empty(self, prefix: str) -> bool:
+        """Whether there is no value under a prefix."""
+        with self._busy():
+            return await self._store.is_empty(prefix)
+
+    def list_prefix(self, prefix: str) -> AsyncIterator[str]:
+        """Keys under a prefix."""
+        return self._names(self._store.list_prefix(prefix))
+
+    def list_dir(self, prefix: str) -> AsyncIterator[str]:
+        """Names in a folder."""
+        return self._names(self._store.list_dir(prefix))
+
+    def list(self) -> AsyncIterator[str]:
+        """All keys."""
+        return self._names(self._store.list())
+
+    async def _names(self, found: AsyncIterator[str]) -> AsyncGenerator[str, None]:
+        while True:
+            # who asks for them may take its time between two
+            with self._busy():
+                name = await anext(found, None)
+            if name is None:
+                return
+            yield name
 
 
 class _Busy:

@@ -21,7 +21,7 @@ from zarr.storage import FsspecStore, LocalStore, MemoryStore, WrapperStore
 
 import dask_hpc
 from dask_hpc.scheduler.io.accounts import accounts
-from dask_hpc.wire import IO_METRIC
+from dask_hpc.wire import IO_METRIC, IO_SECONDS
 from dask_hpc.worker import metered as module
 from dask_hpc.worker.io.mounts import mount_of
 from dask_hpc.worker.metered import MeteredStore, metered
@@ -292,6 +292,30 @@ def test_sizes_are_asked_of_the_store_and_read_nothing(tmp_path):
     assert (store.reads, metered(store).supports_consolidated_metadata) == (0, False)
 
 
+def test_listing_and_deleting_take_seconds_too(tmp_path):
+    class Slow(LocalStore):
+        async def list_dir(self, prefix):
+            async for name in super().list_dir(prefix):
+                await asyncio.sleep(0.01)
+                yield name
+
+        async def delete_dir(self, prefix):
+            await asyncio.sleep(0.01)
+            await super().delete_dir(prefix)
+
+    store, took = metered(Slow(tmp_path), "t"), Counter()
+    group = zarr.create_group(store)
+    for name in ("a", "b"):
+        group.create_group(name)
+    with context_meter.add_callback(lambda name, value, unit: took.update({(name, unit): value})):
+        assert sorted(group.group_keys()) == ["a", "b"]
+        listed_s = took[IO_SECONDS, "seconds"]
+        del group["a"]
+    assert listed_s >= 0.03  # with its own document
+    assert took[IO_SECONDS, "seconds"] >= listed_s + 0.01
+    assert list(group.group_keys()) == ["b"]
+
+
 def test_it_travels_and_is_equal_to_its_like(tmp_path):
     store = metered(tmp_path, "scratch")
     again = loads(dumps(store))
@@ -299,6 +323,8 @@ def test_it_travels_and_is_equal_to_its_like(tmp_path):
     assert (again, again.target, again.kind) == (store, "scratch", store.kind)
     assert store.with_read_only(True).target == "scratch"
     assert metered(store, "other").target == "other"
+    # who wraps it once more, and says nothing, changes nothing
+    assert metered(store).target == "scratch"
     assert metered(store, "other")._store is store._store
     assert metered(store, "other") != store
 
