@@ -5,8 +5,11 @@ from __future__ import annotations
 from types import SimpleNamespace as Namespace
 
 from dask_hpc.scheduler.internals.allotment import HOLD
+from dask_hpc.scheduler.io.accounts import accounts
+from dask_hpc.scheduler.io.tokens import TokenLearning
 from dask_hpc.scheduler.placing.gate import Gate
 from dask_hpc.scheduler.tables.jobs import JobRecord
+from dask_hpc.wire import IO_SECONDS
 from dask_hpc_policies.jobs.jobspec import job_spec
 from dask_hpc_policies.model import JobRequest
 
@@ -114,6 +117,35 @@ def test_a_job_that_ends_leaves_nobody_behind():
     gate.drop(job)
     assert job.gate is None
     assert not gate.waiting
+    assert keys(send(job)) == ["write-1", "write-2"]
+
+
+def test_tasks_that_do_not_read_and_write_any_more_need_no_tokens():
+    gate, job = gated(1, task(0), task(1), task(2))
+    assert keys(send(job)) == ["write-0"]
+    other = JobRecord("heat-2", job_spec("heat"), JobRequest(name="heat"), client=None)
+    job.span_id, other.span_id = "one", "two"
+    state = Namespace(settings=Namespace(io_tokens="auto"), scheduler=Namespace(workers={}), owner={})
+    learning = TokenLearning(state, gate)
+
+    def executed(seconds, io_s=0.0):
+        """Of tasks of the first job, and some of the second one's, which write for all the time they take."""
+        busy = [
+            ("two", "write", "io write lustre /scratch", "bytes", 1e6),
+            ("two", "write", IO_SECONDS, "seconds", 1.0),
+        ]
+        io = [("one", "write", IO_SECONDS, "seconds", io_s)]
+        return accounts([("one", "write", "thread-cpu", "seconds", seconds - io_s), *io, *busy])
+
+    for jobs, found in (
+        ([job], executed(0.9)),
+        ([job], executed(10.0, io_s=1.1)),
+        ([job, other], executed(10.0)),
+    ):
+        learning.tick(0.0, jobs, found)
+        assert (gate.needs["heat", "write"], len(gate.waiting[DISK]), job.first()) == ((DISK,), 2, None)
+    learning.tick(0.0, [job], executed(1.0))
+    assert (gate.needs, gate.waiting) == ({}, {})
     assert keys(send(job)) == ["write-1", "write-2"]
 
 

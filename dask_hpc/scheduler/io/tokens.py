@@ -22,6 +22,8 @@ from dask_hpc_policies.rules.io.tokens import SAMPLES, Tokens
 #: together.
 _SHARE = 0.25
 _FEW_BYTES = 1 << 16
+#: They need none any more when that is less than this in all jobs of the name, after so many seconds of one.
+_OFF_S, _OFF = 1.0, 0.1
 #: A sample is made of so many seconds of tasks, and of a task for each token, so many at least.
 _LEAST_S, _LEAST_TASKS = 0.1, 2
 #: Names of tasks that are remembered.
@@ -105,18 +107,25 @@ class TokenLearning:
         sums: dict[Target, tuple[int, float]] = {}
         by_span = {job.span_id: job for job in jobs}
         needs = self._gate.needs
+        #: Names of which a job does read and write, and of which one has executed without.
+        busy, without = set[tuple[str, str]](), set[tuple[str, str]]()
         for (span, name), work in found.work.items():
             job = by_span.get(span)
-            if job is None or not work.targets:
+            if job is None:
                 continue
-            if work.io_s >= _SHARE * work.task_s:
-                targets = tuple(t for t, row in sorted(work.targets.items()) if row.nbytes >= _FEW_BYTES)
-                if targets:
-                    needs[job.name, name] = targets
+            targets = tuple(t for t, row in sorted(work.targets.items()) if row.nbytes >= _FEW_BYTES)
+            if targets and work.io_s >= _SHARE * work.task_s:
+                needs[job.name, name] = targets
+                busy.add((job.name, name))
+            elif work.task_s >= _OFF_S and work.io_s < _OFF * work.task_s:
+                without.add((job.name, name))
             for target in needs.get((job.name, name), ()):
                 nbytes, seconds = sums.get(target, (0, 0.0))
                 row = work.targets.get(target)
                 sums[target] = nbytes + (row.nbytes if row else 0), seconds + work.task_s
+        for both in without - busy:
+            if both in needs:
+                self._gate.forget(*both)
         while len(needs) > _NAMES:
             del needs[next(iter(needs))]
         names = {name for name, _ in needs}

@@ -9,7 +9,7 @@ job has a gate. Plain work never has one.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -101,12 +101,22 @@ class Gate:
     def drop(self, job: JobRecord) -> None:
         """Have a job go on without tokens: what was set aside is held as before."""
         job.gate = None
+        self._take_back(lambda other, _: other is job)
+
+    def forget(self, job: str, name: str) -> None:
+        """Tasks of these names need no tokens any more: those that were set aside are held as before."""
+        del self.needs[job, name]
+        self._take_back(lambda other, ts: (other.name, ts.prefix.name) == (job, name))
+
+    def _take_back(self, which: Callable[[JobRecord, TaskState], bool]) -> None:
         for target, waiting in list(self.waiting.items()):
-            for other, ts in waiting:
+            kept: deque[tuple[JobRecord, TaskState]] = deque()
+            for job, ts in waiting:
+                if not which(job, ts):
+                    kept.append((job, ts))
                 # its job may have ended already: its heir takes them
-                if other is job and ts.state == "no-worker":
+                elif ts.state == "no-worker":
                     job.park(ts)
-            kept = deque(each for each in waiting if each[0] is not job)
             if kept:
                 self.waiting[target] = kept
             else:
