@@ -178,17 +178,17 @@ class Source:
         RuntimeError
             By `send` inside of it.
         """
+        within = self._held
         self._hold(True)
         try:
             yield
         finally:
-            self._hold(False)
+            self._hold(within)
 
     def _hold(self, held: bool) -> None:
         self._held = held
         if self._comm is not None:
-            # a connection that is lost is noticed by the next `send`
-            with suppress(CommClosedError, OSError):
+            with suppress(CommClosedError, OSError):  # the next `send` notices that it is lost
                 self._run(lambda: self._comm.write({"op": "hold", "held": held}))
 
     def close(self) -> None:

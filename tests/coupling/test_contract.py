@@ -65,6 +65,11 @@ def test_a_whole_number_of_numpy_is_one_and_becomes_a_plain_one() -> None:
     for value in (np.bool_(True), True, np.float64(3), "3", None, 4, np.int64(-1)):
         with pytest.raises(ValueError, match="allowed: a whole number from 0 to 3"):
             contract.checked_number("step", value, 0, 3)
+    for value in (np.float32(3), np.int64(3), 3):
+        assert type(contract.checked_amount("memory_bytes", value, "bytes")) is float
+    for value in (np.bool_(True), True, np.float64("nan"), float("inf"), 10**400, -1, "3", 3j):
+        with pytest.raises(ValueError, match="allowed: a finite number of bytes, 0 or more"):
+            contract.checked_amount("memory_bytes", value, "bytes")
 
 
 def test_coverage_is_that_of_counting_every_index() -> None:

@@ -19,6 +19,7 @@ from dask_hpc.coupling.this_host import hosts
 from dask_hpc.errors import CouplingError
 from dask_hpc.scheduler.coupling.bells import Bell, rung
 from dask_hpc.scheduler.coupling.flow import Flow
+from dask_hpc.scheduler.coupling.joining import Joining
 from dask_hpc.scheduler.rpc.service import of
 from dask_hpc.worker.coupling import receiver
 
@@ -53,6 +54,30 @@ def test_producers_are_woken_once_the_last_of_them_is_there() -> None:
     for rank in range(3):
         flow.admit(rank, 3, str(rank), ["here"])
     assert rung == [3]
+
+
+def test_producers_wait_for_the_first_worker_as_for_one_that_is_lost() -> None:
+    async def check() -> None:
+        there: dict[str, list[str]] = {}
+
+        def hosts() -> dict[str, list[str]]:
+            if not there:
+                raise CouplingError("no worker is there; add workers")
+            return there
+
+        engine, workers = (
+            SimpleNamespace(scheduler=SimpleNamespace(workers=there)),
+            SimpleNamespace(hosts=hosts),
+        )
+        flow = Flow("heat", "id", (), 2, "wait", "client")
+        joining = Joining(engine, workers, None, {"heat": flow}.get, None)  # type: ignore[arg-type]
+        assert await joining.flow_join("heat", 0, 1, "token", ["here"]) == {
+            "wait": "no worker is there; add workers"
+        }
+        there["tcp://here:1"] = ["here"]
+        assert (await joining.flow_join("heat", 0, 1, "token", ["here"]))["worker"] == "tcp://here:1"
+
+    asyncio.run(check())
 
 
 def test_who_gives_up_waiting_is_not_remembered() -> None:

@@ -135,6 +135,8 @@ def main(pipe: Any, told: dict[str, Any]) -> None:
                 found = "done"
             elif op == "inside":
                 with source.communicating():
+                    with source.communicating():
+                        pass
                     source.send(0, {"T": whole(0)[first:last]}, at={"y": first})
             elif op == "ways":
                 found = [source.by_ring, source.by_comm]

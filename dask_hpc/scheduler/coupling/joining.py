@@ -70,7 +70,7 @@ class Joining:
         ValueError
             For a rank that another producer has, or another `size` than others have said.
         CouplingError
-            When the flow has failed, or no worker is left.
+            When the flow has failed.
         """
         loop = asyncio.get_running_loop()
         until_s = loop.time() + min(within_s, _MOST_S)
@@ -98,9 +98,7 @@ class Joining:
         try:
             workers = self._workers.hosts()
         except CouplingError as error:
-            if lost is None:
-                raise
-            # one may be started in its place
+            # the first may be about to come, or one in the place of one that is lost
             return {"wait": str(error)}
         if not flow.places:
             _place(flow, workers)

@@ -6,8 +6,9 @@ import itertools
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any
 
 #: Bounds of the steps that an analysis gets, and of those that it has one value for.
@@ -83,9 +84,12 @@ def checked_number(what: str, value: Any, lo: int, hi: int) -> int:
 
 def checked_amount(what: str, value: Any, unit: str) -> float:
     """A finite number of units, 0 or more; raises `ValueError` for others."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-        raise ValueError(f"{what} is {value!r}; allowed: a finite number of {unit}, 0 or more")
-    return value
+    if isinstance(value, Real) and not isinstance(value, bool):
+        with suppress(OverflowError):
+            number = float(value)
+            if 0 <= number < math.inf:
+                return number
+    raise ValueError(f"{what} is {value!r}; allowed: a finite number of {unit}, 0 or more")
 
 
 def checked_seconds(what: str, value: Any) -> float:
