@@ -23,8 +23,8 @@ from dask_hpc.client.datasets import kept_dataset
 from dask_hpc.client.flow_graph import StepGraph
 from dask_hpc.client.inside import Inside
 from dask_hpc.client.readers import Reader
-from dask_hpc.client.turns import Analysis, Spawned, Turn, hand_out, lose, unneeded, value_of
-from dask_hpc.errors import CouplingError, DaskHPCError, InstallError
+from dask_hpc.client.turns import Analysis, Spawned, Turn, check_function, hand_out, lose, unneeded, value_of
+from dask_hpc.errors import CouplingError, InstallError
 from dask_hpc.show import line
 from dask_hpc_policies.coupling import contract
 
@@ -69,9 +69,9 @@ class Flow:
         self._bell = asyncio.Event()
         # held while an analysis is added: no turn begins meanwhile
         self._extending, self._joining = asyncio.Lock(), asyncio.Lock()
-        self._spawn = Spawned()
+        self._spawn = Spawned(self._fail)
         self._loop = asyncio.get_running_loop()
-        self._spawn(self._listen())
+        self._spawn.needed(self._listen())
 
     def __repr__(self) -> str:
         return line("Flow", name=self.name, steps=self._done, analyses=list(self._analyses))
@@ -109,14 +109,13 @@ class Flow:
 
         Raises
         ------
-        ValueError
-            For what is not allowed, and a name that another analysis has.
+        ValueError, TypeError
+            For what is not allowed, a name that another analysis has, a function that cannot be sent.
         CouplingError
             When the flow has ended, or no node has the role that `where` needs.
         """
         said = contract.said_of(name, window, every, where, one_core_s, memory_bytes)
-        if not callable(function):
-            raise TypeError(f"function is {function!r}; needed: a function of a data set")
+        check_function(function, name)
         return self._channel.run(self._analyse, function, name, said)
 
     def on_step(self, callback: Callable[[int, Any], Any]) -> Any:
@@ -156,7 +155,7 @@ class Flow:
             contract.checked_seconds("timeout", timeout)
         reader = Reader(self._channel, self, self._begun, timeout)
         weakref.finalize(reader, call_soon, self._loop, self._ring).atexit = False
-        self._analyses[name].readers.add(reader)
+        self._analyses[name].read_by(reader)
         return reader
 
     def status(self) -> Any:
@@ -243,14 +242,17 @@ class Flow:
     async def _listen(self) -> None:
         """Hear what happens on the scheduler."""
         after = 0
-        try:
-            while self._outcome is None:
-                for number, event in await self._channel.ask("flow_events", flow=self._id, after=after):
-                    after = number
-                    await self._hear(**event)
-        except (DaskHPCError, OSError) as error:
-            if self._outcome is None:
-                self._finished(f"flow {self.name!r} has failed: {error}")
+        while self._outcome is None:
+            for number, event in await self._channel.ask("flow_events", flow=self._id, after=after):
+                after = number
+                await self._hear(**event)
+
+    async def _fail(self, why: str) -> None:
+        """It cannot go on; producers are told where that can be."""
+        if self._outcome is None:
+            self._finished(f"flow {self.name!r} has failed: {why}")
+            with suppress(Exception):  # nobody may be there any more
+                await self._channel.ask("flow_close", flow=self._id, reason=self._outcome)
 
     async def _hear(self, kind: str, **said: Any) -> None:
         turn = self._turns.get(said.get("turn", -1))
@@ -263,9 +265,8 @@ class Flow:
             self._finished(said["reason"])
         elif kind == "gone":
             # nobody here has let go of them, and steps may still come
-            if self._outcome is None and self._total is None:
-                self._finished(f"flow {self.name!r} has failed: {_GONE}")
-                await self._channel.ask("flow_close", flow=self._id, reason=self._outcome)
+            if self._total is None:
+                await self._fail(_GONE)
         elif kind == "ended":
             self._total = said["turns"]
             self._maybe_over()
@@ -274,8 +275,8 @@ class Flow:
                 if self._outcome is None:
                     self._begun = said["turn"] + 1
                     self._turns[said["turn"]].step = said["step"]
-                    self._spawn(self._finish(said["turn"], tuple(self._callbacks)))
-                    self._spawn(self._extend())
+                    self._spawn.needed(self._finish(said["turn"], tuple(self._callbacks)))
+                    self._spawn.needed(self._extend())
         elif turn is not None and kind == "value":
             if not (along := turn.along[said["analysis"]]).done():
                 along.set_result(said["content"])

@@ -131,8 +131,8 @@ class Inside:
             one.await_value(name, future, flow._spawn(value_of(future, along)))
         flow._begun = turn + 1
         self._last = step
-        flow._spawn(self._settle(turn, one))
-        flow._spawn(flow._finish(turn, tuple(flow._callbacks)))
+        flow._spawn.needed(self._settle(turn, one))
+        flow._spawn.needed(flow._finish(turn, tuple(flow._callbacks)))
 
     async def _settle(self, turn: int, one: Turn) -> None:
         if why := await all_there(one.sources):

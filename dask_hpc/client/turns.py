@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import weakref
 from bisect import bisect_left
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
 from typing import Any
 
 from distributed import Future
-from distributed.protocol.pickle import loads
+from distributed.protocol.pickle import dumps, loads
 
 from dask_hpc.client.readers import Reader
 from dask_hpc.errors import CouplingError
@@ -19,6 +20,8 @@ from dask_hpc.worker.coupling.inside import Raised
 
 #: So long after a value is there its bytes have come, in seconds; then it is fetched.
 _ALONG_S = 1.0
+#: Held while a reader is added.
+_ADDING = threading.Lock()
 
 
 @dataclass(slots=True)
@@ -34,6 +37,12 @@ class Analysis:
     #: One of `contract.WHERE`.
     where: str = "auto"
     readers: weakref.WeakSet[Reader] = field(default_factory=weakref.WeakSet)
+
+    def read_by(self, reader: Reader) -> None:
+        """Have somebody get its values, too; from any thread."""
+        with _ADDING:
+            # the loop goes through the others meanwhile
+            self.readers = weakref.WeakSet((*self.readers, reader))
 
 
 @dataclass(slots=True)
@@ -81,9 +90,13 @@ class Turn:
 
 
 class Spawned:
-    """Coroutines that run beside each other until they end, or all are ended; called with one, it begins."""
+    """Coroutines that run beside each other until they end, or all are ended; called with one, it begins.
 
-    def __init__(self) -> None:
+    `fail` is told why one has failed that is `needed`.
+    """
+
+    def __init__(self, fail: Callable[[str], Awaitable[None]]) -> None:
+        self._fail = fail
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def __call__(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
@@ -93,6 +106,16 @@ class Spawned:
         task.add_done_callback(self._tasks.discard)
         return task
 
+    def needed(self, work: Awaitable[None]) -> None:
+        """Have something begin that nobody waits for, and without which nothing goes on."""
+        self(self._or_fail(work))
+
+    async def _or_fail(self, work: Awaitable[None]) -> None:
+        try:
+            await work
+        except Exception as error:  # whatever it is, nobody is to wait for ever
+            await self._fail(str(error) or repr(error))
+
     async def end(self) -> None:
         """Cancel all but the one that this is called in, and wait for their end."""
         mine = asyncio.current_task()
@@ -100,6 +123,23 @@ class Spawned:
             for task in left:
                 task.cancel()
             await asyncio.wait(left)
+
+
+def check_function(function: Any, analysis: str) -> None:
+    """See that what an analysis calls can be sent to workers.
+
+    Raises
+    ------
+    TypeError
+        When it is no function, or refers to what cannot be sent.
+    """
+    if not callable(function):
+        raise TypeError(f"function is {function!r}; needed: a function of a data set")
+    try:
+        dumps(function)
+    except Exception as error:  # whatever objects of users raise
+        text = f"function of {analysis!r} cannot be sent to workers, with what it refers to: {error}"
+        raise TypeError(text) from None
 
 
 def unneeded(turns: Iterable[int], flight: Sequence[int], begun: int, widest: int) -> list[int]:

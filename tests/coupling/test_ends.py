@@ -323,3 +323,20 @@ async def test_what_somebody_else_wants_of_a_closed_flow_has_the_priority_that_s
         assert {key: s.tasks[key].priority for key in keys} == {key: stock.given[key] for key in keys}
     s.remove_plugin("stock")
     await nothing_left(s, a)
+
+
+@live(workers=1, timeout=60)
+async def test_a_flow_whose_analysis_cannot_be_sent_any_more_fails_on_both_ends(c, s, a):
+    flow, values = await started(c)
+    refers = []
+    await flow.analyse(lambda ds: len(refers), name="refers")
+    refers.append(threading.Lock())
+    async with producers(s, (0, 8)) as made:
+        with pytest.raises(CouplingError, match=r"flow 'heat' has failed: .*serialize"):
+            await anext(values)
+        # it may have been there before
+        if (answer := await told(made[0])) == "open":
+            answer = await asked(made[0], "send", step=0)
+        assert answer["error"] == "CouplingError"
+    await flow.close()
+    await nothing_left(s, a)

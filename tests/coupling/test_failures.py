@@ -67,6 +67,8 @@ async def test_a_source_that_dies_with_its_worker_is_not_waited_for_for_ever(c, 
 @live(workers=1, timeout=60)
 async def test_an_analysis_that_raises_does_so_for_its_reader_and_the_next_step_comes(c, s, a):
     flow, values = await started(c)
+    with pytest.raises(TypeError, match=r"function of 'inverse' cannot be sent .* cannot pickle"):
+        await flow.analyse(lambda ds: flow, name="inverse")
     await flow.analyse(lambda ds: 1 / float(ds["T"][0, 0, 0]), name="inverse")
     inverse = flow.results("inverse", timeout=30)
     async with producers(s, (0, 8)) as made:

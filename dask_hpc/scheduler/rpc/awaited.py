@@ -51,10 +51,16 @@ class Awaited:
     def tick(self, now_s: float) -> None:
         """Forget what was announced and never submitted, once its client has gone."""
         clients = self._engine.scheduler.clients
-        gone = [key for key, client in self._announced.items() if client not in clients]
-        for key in gone:
+        self._forget([key for key, client in self._announced.items() if client not in clients])
+
+    def withdraw(self, beginning: str) -> None:
+        """Forget names with that beginning that were announced: their tasks do not come any more."""
+        self._forget([key for key in self._announced if str(key).startswith(beginning)])
+
+    def _forget(self, keys: Sequence[Any]) -> None:
+        for key in keys:
             self._drop(key)
-        if gone:
+        if keys:
             self._engine.rest()
 
     async def expect(self, keys: Sequence[Any], client: str) -> None:
