@@ -127,6 +127,11 @@ class BuiltinPolicy(Shown):
         """Whether it keeps the power corridor by itself, with the plans that the picture brings."""
         return self.definition.keeps_corridor
 
+    @property
+    def places(self) -> bool:
+        """Whether it says where the analyses of coupled runs are placed."""
+        return self.definition.places
+
     def session(self, idle_nodes: int, kinds: Set[str]) -> Session | None:
         """The incremental form, see `protocol.Session`; None when there is none for such jobs."""
         make = self.definition.session

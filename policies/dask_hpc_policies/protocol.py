@@ -31,7 +31,8 @@ class Policy(Protocol):
     `state_type`. A policy may also offer `session`; see `Session`. With a true `in_turn`, jobs that asked
     for no nodes of their own take turns on each other's slots, in the order of `rules.fair.turns`.
     With a true `brief`, the policy keeps no view of a job in its state, and answers brief snapshots
-    (`model.ClusterSnapshot`) with the same starts, resizes and states as others.
+    (`model.ClusterSnapshot`) with the same starts, resizes and states as others. One that says that it never
+    places analyses of coupled runs, with a false `places`, is not asked because of their steps.
     """
 
     @property

@@ -21,6 +21,7 @@ from dask_hpc.errors import CouplingError
 from dask_hpc.scheduler.core.engine import Engine
 from dask_hpc.scheduler.coupling.flow import Flow
 from dask_hpc.scheduler.coupling.helpers import Helpers
+from dask_hpc.scheduler.coupling.planning import Planning
 from dask_hpc.scheduler.coupling.staging import Staging
 from dask_hpc.scheduler.coupling.workers import Workers
 from dask_hpc.scheduler.internals import writes
@@ -32,13 +33,12 @@ from dask_hpc_policies.coupling.contract import is_due, value_key
 from dask_hpc_policies.decision import Outcome, Place, Reason, ReasonCode
 from dask_hpc_policies.placement.application import Where
 from dask_hpc_policies.placement.learner import Learner
-from dask_hpc_policies.placement.replan import application_of, best_split, is_quick, known, phases, plan_of
+from dask_hpc_policies.placement.replan import application_of, best_split, phases
 from dask_hpc_policies.placement.size import best_size
 from dask_hpc_policies.placement.view import (
     SECTION,
     AnalysisView,
     FlowView,
-    PlanView,
     PlatformView,
     Split,
 )
@@ -59,10 +59,9 @@ class Splits:
         self._staging = Staging(engine, workers)
         #: Flows that have begun, by name.
         self._flows: dict[str, Flow] = {}
-        #: What a decision has said, by flow, until all of it is known; plans of flows that take long to plan.
+        #: What a decision has said, by flow, until all of it is known.
         self._staged: dict[str, list[Place]] = {}
-        self._plans: dict[str, PlanView] = {}
-        self._planning: dict[str, asyncio.Task[None]] = {}
+        self._planning = Planning(engine)
         #: Helper cores of flows, and what they depend on.
         self._cores: dict[str, tuple[Any, int]] = {}
         self._asked_s = 0.0
@@ -75,9 +74,16 @@ class Splits:
         # one whose producers have left has values to come: `left` has to find it
         self._flows = {name: one for name, one in self._flows.items() if not one.failed}
         going = {name: one for name, one in self._flows.items() if not one.over()}
-        self._plans = {name: plan for name, plan in self._plans.items() if name in going}
-        views = {name: self._planned(name, self.view(one)) for name, one in going.items()}
+        self._planning.keep(going)
+        views = {name: self.view(one) for name, one in going.items()}
+        if self._places:
+            views = {name: self._planning.planned(name, view) for name, view in views.items()}
         return {SECTION: {name: encode(view) for name, view in views.items()}} if views else {}
+
+    @property
+    def _places(self) -> bool:
+        """Whether the policy may say where analyses run; one of a user's may, unless it says otherwise."""
+        return bool(getattr(self._engine.controller.policy, "places", True))
 
     def view(self, flow: Flow) -> FlowView:
         """What a policy sees of a flow whose producers are all there."""
@@ -142,29 +148,9 @@ class Splits:
         peak_bytes = step_bytes * window + flow.measured.value_bytes.get(name, 0.0)
         return known.after_sizes(peak_bytes, sent).of_analysis(seen)
 
-    def _planned(self, name: str, view: FlowView) -> FlowView:
-        """With the plan of a flow that takes too long to plan in a pass: it is made in a thread."""
-        application = application_of(view)
-        if application is None or is_quick(application):
-            return view
-        plan = self._plans.get(name)
-        if (plan is None or plan.found_for != known(view)) and name not in self._planning:
-            self._planning[name] = asyncio.ensure_future(self._plan(name, view))
-        return view if plan is None else replace(view, plan=plan)
-
-    async def _plan(self, name: str, view: FlowView) -> None:
-        try:
-            plan = await asyncio.to_thread(plan_of, view)
-        finally:
-            del self._planning[name]
-        if plan is not None:
-            self._plans[name] = plan
-            self._engine.controller.request("answer")
-
     def unwrap(self) -> None:
         """The runtime is being uninstalled."""
-        for task in self._planning.values():
-            task.cancel()
+        self._planning.unwrap()
         self.helpers.unwrap()
 
     # ----------------------------------------------------------------- what is done
@@ -308,7 +294,7 @@ class Splits:
         flow.measured.whole(now_s, room)
         flow.steps.whole(turn, now_s, room, self._helper_cores(flow))
         self._trace(flow)
-        if now_s - self._asked_s >= _ASK_S:
+        if now_s - self._asked_s >= _ASK_S and self._places:
             self._asked_s = now_s
             choice = self._workers.may_stage() or flow.own_threads > 1
             auto = choice and any(said["where"] == "auto" for said in flow.analyses.values())

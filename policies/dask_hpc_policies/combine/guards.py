@@ -75,6 +75,11 @@ class Guarded(Shown):
         return bool(getattr(self.base, "keeps_corridor", False))
 
     @property
+    def places(self) -> bool:
+        """Whether the policy may place analyses."""
+        return bool(getattr(self.base, "places", True))
+
+    @property
     def parameters(self) -> tuple[Parameter, ...]:
         """Parameters of the policy and of the guard."""
         return (*getattr(self.base, "parameters", ()), *self.guard.parameters)

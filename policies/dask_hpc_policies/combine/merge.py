@@ -68,6 +68,11 @@ class Combined(Shown):
         return any(getattr(policy, "keeps_corridor", False) for policy in self.policies)
 
     @property
+    def places(self) -> bool:
+        """Whether one of the policies may place analyses."""
+        return any(getattr(policy, "places", True) for policy in self.policies)
+
+    @property
     def params(self) -> Mapping[str, Any]:
         """Values of all `parameters`; of members that share a name the first one's."""
         found: dict[str, Any] = {}
