@@ -20,6 +20,7 @@ from dask_hpc_policies.placement.exact import ENUMERATED, exact
 from dask_hpc_policies.placement.packs import packs
 from dask_hpc_policies.placement.times import Load, Phases, least_staging, load_of, phases_of
 from dask_hpc_policies.placement.view import FlowView, PlanView, Split
+from dask_hpc_policies.placement.whole import bounds_of
 
 #: What the work of a step of the simulation is called in `known`.
 STEP_WORK = "work of a step"
@@ -157,6 +158,19 @@ def plan_of(flow: FlowView) -> PlanView | None:
     if application is None or is_quick(application):
         return None
     return PlanView(found_for=known(flow), split=best_split(application, flow))
+
+
+def outside_plan(flow: FlowView, noise: float) -> PlanView | None:
+    """The plan in the picture of a flow, if there is one, and it is about what is known but for noise."""
+    plan = flow.plan
+    return None if plan is None or any(drift(flow, plan.found_for, known(flow), noise)) else plan
+
+
+def with_nodes(application: Application, split: Split, nodes: int) -> Split | None:
+    """A split with so many nodes of the simulation, and all staging nodes; None: it does not fit."""
+    found = replace(split, nodes=nodes, staging_nodes=None)
+    fewest, most = bounds_of(application, _load(application, found))
+    return found if fewest <= nodes <= most else None
 
 
 def phases(application: Application, flow: FlowView, split: Split) -> Phases:

@@ -1,7 +1,8 @@
 """Programs that hand over their steps get idle nodes that make these shorter, and give up what others need.
 
 Rules of the file: pure; with each size a step takes as long as the planner's models say of the best split
-then (`placement.size`), from what was measured. A program is judged when a number that this depends on, or
+then (`placement.size`), from what was measured; of a flow that takes long to plan, with the split that is
+planned for its present size. A program is judged when a number that this depends on, or
 what is idle, has left what it was when it was judged last, and not in the decision that changes its split.
 
 It grows while no job waits and no plain work is there, onto the fewest nodes with which a step is as short
@@ -23,9 +24,9 @@ from dask_hpc_policies.decision import Expand, Reason, ReasonCode
 from dask_hpc_policies.jobs.constraints import legal_sizes
 from dask_hpc_policies.model import JobView
 from dask_hpc_policies.placement.learner import SCALED
-from dask_hpc_policies.placement.replan import application_of, drift, is_quick, known
+from dask_hpc_policies.placement.replan import application_of, drift, is_quick, known, outside_plan
 from dask_hpc_policies.placement.size import best_size, size_step_s
-from dask_hpc_policies.placement.view import FlowView, seen
+from dask_hpc_policies.placement.view import FlowView, Split, seen
 from dask_hpc_policies.rules import sizing
 from dask_hpc_policies.rules.admission import Pass
 from dask_hpc_policies.rules.replanning import PlacementState, Sized, wait_steps
@@ -43,6 +44,8 @@ class _Program(NamedTuple):
     flow: FlowView
     job: JobView
     past: Sized
+    #: What runs where with each size; None: as with the best split of each.
+    split: Split | None
 
     @property
     def measured(self) -> bool:
@@ -86,26 +89,35 @@ def resize(
     flows = seen(plan.view)
     sizes = {name: past for name, past in state.sizes.items() if name in flows}
     if not plan.locked:
-        programs = [one for one in _programs(plan, flows, sizes) if one.name not in placed]
+        found = _programs(plan, flows, sizes, params["noise"])
+        programs = [one for one in found if one.name not in placed]
         # not both: what was given up is somebody else's
         sizes |= (_grown if plan.head is None else _given_up)(plan, programs, params)
     return replace(state, sizes=sizes)
 
 
-def _programs(plan: Pass, flows: Mapping[str, FlowView], sizes: Mapping[str, Sized]) -> Iterator[_Program]:
+def _programs(
+    plan: Pass, flows: Mapping[str, FlowView], sizes: Mapping[str, Sized], noise: float
+) -> Iterator[_Program]:
     jobs = {job.id: job for job in plan.running if sizing.resizable(job) and job.at_scheduling_point}
     for name, flow in flows.items():
         job = jobs.get(flow.job or "")
         # what is measured may be about another size until the flow has heard of this one
         if job is None or job.nodes != flow.job_nodes or flow.changing or not flow.analyses:
             continue
-        application = application_of(flow)
-        if application is not None and is_quick(application):
-            past = sizes.get(name, Sized())
-            if past.changed is not None and flow.steps < past.changed:
-                past = Sized()  # it has begun anew
-            del jobs[job.id]
-            yield _Program(name, flow, job, past)
+        application, split = application_of(flow), None
+        if application is None:
+            continue
+        if not is_quick(application):
+            there = outside_plan(flow, noise)
+            if there is None or there.split is None:
+                continue
+            split = there.split
+        past = sizes.get(name, Sized())
+        if past.changed is not None and flow.steps < past.changed:
+            past = Sized()  # it has begun anew
+        del jobs[job.id]
+        yield _Program(name, flow, job, past, split)
 
 
 def _given_up(plan: Pass, programs: Collection[_Program], params: Mapping[str, Any]) -> dict[str, Sized]:
@@ -133,7 +145,7 @@ def _least(one: _Program) -> int:
     """The fewest nodes that its job needs."""
     job, own, found = one.job, _own(one), None
     if one.measured:
-        found = best_size(one.flow, one.of_simulation(job.min_nodes, job.nodes))
+        found = best_size(one.flow, one.of_simulation(job.min_nodes, job.nodes), split=one.split)
     fewest = job.nodes if found is None else one.of_job(found[0])
     return fewest if own is None else min(fewest, own)
 
@@ -161,8 +173,8 @@ def _grown(plan: Pass, programs: Collection[_Program], params: Mapping[str, Any]
 def _judged(plan: Pass, one: _Program, most: int, judged: Sized, params: Mapping[str, Any]) -> Sized:
     """Let a program grow to at most so many nodes, if it is worth it; what is remembered then."""
     flow, job, margin, cooldown = one.flow, one.job, params["margin"], params["cooldown_steps"]
-    found = best_size(flow, one.of_simulation(job.nodes, most), margin)
-    before_s = size_step_s(flow, flow.nodes)
+    found = best_size(flow, one.of_simulation(job.nodes, most), margin, one.split)
+    before_s = size_step_s(flow, flow.nodes, one.split)
     # its present size need not be a legal one, and what is legal no faster
     if found is None or found[0] <= flow.nodes or found[1] >= before_s:
         return judged
@@ -173,6 +185,8 @@ def _judged(plan: Pass, one: _Program, most: int, judged: Sized, params: Mapping
     text = (
         f"a step is to take {step_s:.3g} s with the simulation on {counted(nodes)}; on {flow.nodes} {before}"
     )
+    if one.split is not None:
+        text += "; its analyses split as is best at its present size"
     data = {
         "step_s": step_s,
         "present_step_s": before_s if isfinite(before_s) else None,

@@ -25,6 +25,7 @@ from dask_hpc_policies.placement.replan import (
     is_quick,
     known,
     lean,
+    outside_plan,
     phases,
 )
 from dask_hpc_policies.placement.view import FlowView, Split, seen
@@ -118,8 +119,8 @@ def _judged(name: str, flow: FlowView, past: Past, params: Mapping[str, Any]) ->
         return _Answer(past)
     if is_quick(application):
         best = best_split(application, flow)
-    elif flow.plan is not None and not any(drift(flow, flow.plan.found_for, now, params["noise"])):
-        best = flow.plan.split
+    elif (plan := outside_plan(flow, params["noise"])) is not None:
+        best = plan.split
     else:
         return _Answer(past)
     present, judged = flow.present, replace(past, judged=now)

@@ -12,6 +12,7 @@ from dask_hpc_policies import registry
 from dask_hpc_policies.codec import decode, encode
 from dask_hpc_policies.decision import Decision, Expand, Hold, ReasonCode, Shrink, Start
 from dask_hpc_policies.model import ClusterSnapshot, JobView
+from dask_hpc_policies.placement.replan import known, plan_of
 from dask_hpc_policies.placement.view import (
     SECTION,
     AnalysisView,
@@ -153,6 +154,36 @@ def test_who_waits_gets_what_it_can_do_without_and_what_it_had_grown_by() -> Non
     ask = Asked()
     ask(FLOW, idle=2)
     assert resizes(ask(sized(FLOW, 5, steps=101), WAITS, idle=0)) == []
+
+
+def test_a_program_of_many_analyses_is_sized_with_the_split_that_was_planned_outside() -> None:
+    (one,) = FLOW.analyses
+    part = replace(one, declared="auto", one_core_s=16 / 14, input_bytes=1e9 / 14, memory_bytes=1e9)
+    many = replace(FLOW, analyses=tuple([replace(part, name=f"a{number}") for number in range(14)]))
+    # nobody has planned it, or it was another flow then
+    assert Asked()(many, idle=12).actions == ()
+    plan = plan_of(many)
+    assert plan is not None
+    slower = replace(many, simulation=replace(FLOW.simulation, one_core_s=90.0), plan=plan)
+    assert resizes(Asked()(slower, idle=12)) == []
+    split = plan.split
+    assert split is not None
+    assert len(split.in_situ) == len(split.in_transit)
+    placed = [replace(a, where="in-situ" if a.name in split.in_situ else "in-transit") for a in many.analyses]
+    planned = replace(many, plan=plan, analyses=tuple(placed))
+    decision = Asked()(planned, idle=12)
+    # half of them stage, and take 2 s
+    assert resizes(decision) == [(Expand, 12)]
+    (text,) = [one.reason.text for one in decision.actions if isinstance(one, Expand)]
+    assert "2.08 s with the simulation on 12 nodes; on 4 6.25 s; its analyses split as" in text
+    # those that stage take 20 s: with fewer nodes a step is as long, while the 7 GB of the others fit them
+    one_node = replace(WAITS, start_nodes=1, min_nodes=1, max_nodes=1)
+    dear = tuple([replace(a, one_core_s=10 * 16 / 14) if a.where == "in-transit" else a for a in placed])
+    for node_bytes, found in ((2.4e9, [(Shrink, 3)]), (2.3e9, [])):
+        platform = replace(FLOW.platform, memory_bytes=node_bytes)
+        tight = replace(planned, platform=platform, analyses=dear)
+        tight = replace(tight, plan=replace(plan, found_for=known(tight)))
+        assert resizes(Asked()(tight, one_node, idle=0)) == found
 
 
 @pytest.mark.parametrize(
