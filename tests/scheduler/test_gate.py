@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from time import time
 from types import SimpleNamespace as Namespace
 
 from dask_hpc.scheduler.internals.allotment import HOLD
@@ -164,3 +166,23 @@ def test_versions_take_tokens_and_never_wait_for_their_first():
     assert keys(send(job)) == ["write-2"]
     lease.give()
     assert gate.free(DISK) == 1
+
+
+def test_when_the_last_task_has_ended_that_was_sent_with_another_number():
+    gate, job = gated(2, *map(task, range(4)))
+    first, second = send(job)
+    gate.allow(DISK, 1)
+    assert gate.ended_s(DISK) == math.inf
+    first.state = "memory"
+    gate.reopen()
+    assert gate.ended_s(DISK) == math.inf
+    before_s = time()
+    second.state = "memory"
+    gate.reopen()
+    ended_s = gate.ended_s(DISK)
+    assert before_s <= ended_s <= time()
+    # those that are sent from then on do not change it
+    (third,) = send(job)
+    third.state = "memory"
+    gate.reopen()
+    assert gate.ended_s(DISK) == ended_s

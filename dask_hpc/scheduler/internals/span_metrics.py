@@ -16,6 +16,11 @@ def heartbeat_s(scheduler: Scheduler) -> float:
     return float(heartbeat_interval(len(scheduler.workers)))
 
 
+def heard_since(scheduler: Scheduler, at_s: float) -> bool:
+    """Whether each worker has had a heartbeat later than that (`distributed.metrics.time`)."""
+    return all(ws.last_seen > at_s for ws in dict.values(scheduler.workers))
+
+
 def executed(
     scheduler: Scheduler, ids: Iterable[str] | None = None
 ) -> Iterator[tuple[str, str, str, str, float]]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dask_hpc.scheduler.internals import durations
+from dask_hpc.scheduler.internals.span_metrics import heard_since
 from dask_hpc.scheduler.io.accounts import Accounts
 from dask_hpc.scheduler.placing.gate import Gate, Target
 from dask_hpc.scheduler.tables.jobs import JobRecord
@@ -38,10 +39,8 @@ class Learner:
     """One target."""
 
     tokens: Tokens
-    #: Keys of tasks that were sent before the number was changed: they have to end first.
-    before: set[Any] = field(default_factory=set)
-    #: Bytes and seconds from which the next sample counts; None: those tasks have just ended, and what they
-    #: have measured comes with the next heartbeats.
+    #: Bytes and seconds from which the next sample counts; None: tasks that were sent before the number was
+    #: changed have not ended, or what they have measured comes with the next heartbeats.
     since: tuple[int, float] | None = None
     #: Whether some have waited all the time since.
     full: bool = False
@@ -154,9 +153,8 @@ class TokenLearning:
 
     def _sample(self, target: Target, learner: Learner, nbytes: int, seconds: float) -> None:
         """Take one more sample if there is one."""
-        if learner.before:
-            # what the last of them have measured comes with the next heartbeats
-            learner.before &= self._gate.holders(target)
+        ended_s = self._gate.ended_s(target)
+        if learner.since is None and not heard_since(self._state.scheduler, ended_s):
             return
         waits = bool(self._gate.waiting.get(target))
         since = learner.since
@@ -175,8 +173,8 @@ class TokenLearning:
         learner.tokens = tokens
         self._learners[target] = learner
         if changed:
-            self._gate.limits[target] = tokens.now
-            learner.before, learner.since, learner.full = self._gate.holders(target), None, False
+            self._gate.allow(target, tokens.now)
+            learner.since, learner.full = None, False
 
     def _threads(self) -> int:
         """Tasks that can run at once."""

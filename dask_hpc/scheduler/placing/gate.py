@@ -8,9 +8,12 @@ job has a gate. Plain work never has one.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
+
+from distributed.metrics import time
 
 if TYPE_CHECKING:
     from distributed.scheduler import TaskState
@@ -32,6 +35,9 @@ class Gate:
         #: Tasks that wait for a token, by the target that has none for them, in order.
         self.waiting: dict[Target, deque[tuple[JobRecord, TaskState]]] = {}
         self._taken: dict[Target, dict[Any, TaskState]] = {}
+        #: Tasks that had a token when the number of these was changed, and have not ended; when the last has.
+        self._earlier: dict[Target, set[Any]] = {}
+        self._ended_s: dict[Target, float] = {}
         #: Tokens that others have who write: commits.
         self._leased: dict[Target, int] = {}
 
@@ -59,6 +65,18 @@ class Gate:
         """These are on workers already: they have tokens of the target, whether there are any or not."""
         self._taken.setdefault(target, {}).update({ts.key: ts for ts in tasks})
 
+    def allow(self, target: Target, tokens: int) -> None:
+        """Change the number of tokens of a target."""
+        self.limits[target] = tokens
+        self._earlier[target], self._ended_s[target] = self.holders(target), time()
+
+    def ended_s(self, target: Target) -> float:
+        """When the last task had ended that had a token when their number was changed, as `time.time` has it.
+
+        Infinite: it has not.
+        """
+        return math.inf if self._earlier.get(target) else self._ended_s.get(target, 0.0)
+
     def free(self, target: Target) -> float:
         """Tokens of a target that nobody has."""
         limit = self.limits.get(target)
@@ -83,9 +101,11 @@ class Gate:
         more.
         """
         again: set[JobRecord] = set()
-        for taken in self._taken.values():
+        for target, taken in self._taken.items():
             for key in [key for key, ts in taken.items() if not _at_it(ts)]:
                 del taken[key]
+            if (earlier := self._earlier.get(target)) and earlier.isdisjoint(taken):
+                self._earlier[target], self._ended_s[target] = set(), time()
         for target, waiting in list(self.waiting.items()):
             room = self.free(target)
             while waiting and room >= 1:
