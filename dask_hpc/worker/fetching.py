@@ -10,8 +10,10 @@ import asyncio
 import os
 import time
 from collections.abc import Awaitable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import numpy as np
 
@@ -150,6 +152,20 @@ async def all_of(calls: Iterable[Awaitable[T]]) -> list[T]:
             raise answer
         found.append(answer)
     return found
+
+
+async def is_open(address: str, within_s: float) -> bool:
+    """Whether somebody listens there. A comm would try again and again where nobody does."""
+    told = urlsplit(address)
+    try:
+        opening = asyncio.open_connection(told.hostname, told.port)
+        _, writer = await asyncio.wait_for(opening, within_s)
+    except OSError:
+        return False
+    writer.close()
+    with suppress(OSError):
+        await writer.wait_closed()
+    return True
 
 
 def listens(address: str) -> None:

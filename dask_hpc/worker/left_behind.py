@@ -16,7 +16,6 @@ import logging
 import os
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ from distributed.core import Status
 from dask_hpc.checkpoint.blobs import Home
 from dask_hpc.checkpoint.record import read_records, records
 from dask_hpc.errors import CheckpointError, WorkerError
-from dask_hpc.worker.fetching import ask
+from dask_hpc.worker.fetching import ask, is_open
 from dask_hpc.worker.host_process import HostProcess, collect, folders, join, seen_s, take
 
 logger = logging.getLogger("distributed.dask_hpc")
@@ -174,15 +173,8 @@ async def answers(pool: Any, owner: Owner) -> bool:
     told = urlsplit(owner.scheduler)
     if told.scheme == "inproc" or told.hostname is None or told.port is None:
         return False  # its workers were in its process
-    try:
-        # a comm would try again and again where nobody listens
-        opening = asyncio.open_connection(told.hostname, told.port)
-        _, writer = await asyncio.wait_for(opening, _ANSWER_S)
-    except OSError:
+    if not await is_open(owner.scheduler, _ANSWER_S):
         return False
-    writer.close()
-    with suppress(OSError):
-        await writer.wait_closed()
     try:
         answer = await asyncio.wait_for(pool(owner.scheduler).identity(n_workers=0), _ANSWER_S)
     except (OSError, RuntimeError, TypeError):

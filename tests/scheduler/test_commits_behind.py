@@ -17,7 +17,7 @@ from dask_hpc.errors import ConfigError
 from dask_hpc.scheduler.rpc.service import of
 
 #: A call that waits for nobody has returned by then, in seconds; the cluster does not hear for so long.
-RETURNS_S, DEAF_S = 0.4, 1.5
+RETURNS_S, DEAF_S = 1.0, 1.5
 
 
 def deaf(begun):

@@ -16,6 +16,7 @@ from dask_hpc.scheduler.checkpoint.commits import Commits
 from dask_hpc.scheduler.checkpoint.dropping import Dropping
 from dask_hpc.scheduler.rpc.service import of
 from dask_hpc.wire import HEARTBEAT
+from dask_hpc.worker.fetching import is_silent
 
 # nothing of other tests is taken over
 pytestmark = pytest.mark.usefixtures("memory")
@@ -32,6 +33,12 @@ def segments(worker):
 
 async def step(c, number):
     return await c.scatter([np.full(1000, number + block) for block in range(2)], hash=False)
+
+
+def late(s):
+    """So long after nobody reads the newest version of the name any more as one stays."""
+    kept = of(s).commits._held._kept
+    kept._expire("field", False, kept._of["field", False], 60.0)
 
 
 async def read(c, name="field"):
@@ -91,10 +98,18 @@ async def test_versions_follow_each_other_at_once_where_there_is_room_for_two(c,
 
 @live(workers=1)
 async def test_the_next_cluster_on_a_host_has_the_room_of_one_that_is_closed_at_once(c, s, a):
-    rt = await dask_hpc.install(c)
-    await rt.checkpoint(await step(c, 0), "field", levels="L1")
-    assert segments(a)
-    await of(s).commits._memory.closing()
+    rt, memory = await dask_hpc.install(c), of(s).commits._memory
+    for name in ("field", "read", "unheard"):
+        await rt.checkpoint(await step(c, 0), name, levels="L1")
+    id_of = {record.name: record.id for record in memory.records.values()}
+    # one was made again, and who reads it may go on; of another one the manager was not there to hear
+    memory.again(id_of["read"])
+    memory.drop([id_of["read"]])
+    is_silent(a.metrics[HEARTBEAT].section("manager")._address)
+    memory.drop([id_of["unheard"]])
+    await memory._dropping.done(30.0)
+    assert len(segments(a)) == 3
+    await memory.closing()
     assert not segments(a)
 
 
@@ -122,18 +137,38 @@ async def test_who_begins_no_next_version_is_given_the_memory_back(c, s, a, monk
     await until(lambda: not segments(a), "and its memory is")
 
 
-@live(workers=1, config={"hpc.checkpoint.linger": "1 s"})
+@live(workers=1)
 async def test_what_was_read_back_stays_in_memory_as_long_as_somebody_holds_it(c, s, a):
     rt = await dask_hpc.install(c)
     data = await step(c, 0)
     await rt.checkpoint(data, "field", levels="L1")
     await let_go(s, *data)
     back = await dask_hpc.restore("field", c)
-    await until(lambda: not of(s).commits._held._kept, "nothing is kept for its own sake any more")
+    await until(of(s).commits.protected.folders, "it is read")
+    late(s)
+    assert not of(s).commits._held._kept, "nothing is kept for its own sake any more"
     assert versions(s) == [1]
     assert [values[0] for values in await c.gather(back)] == [0, 1]
     await let_go(s, *back)
-    await until(lambda: not of(s).commits._memory.records, "it goes with its results")
+    await until(lambda: of(s).commits._held._kept, "nobody holds it")
+    late(s)
+    assert not of(s).commits._memory.records, "it goes with its results"
+
+
+@live(workers=1)
+async def test_a_version_stays_beside_one_of_another_name_that_has_the_same_results(c, s, a):
+    rt = await dask_hpc.install(c)
+    data = await step(c, 0)
+    for name in ("field", "other"):
+        await rt.checkpoint(data, name, levels="L1")
+    kept = of(s).commits._held._kept
+    await until(lambda: kept, "nothing is read from the first one")
+    late(s)
+    assert await read(c) == await read(c, "other") == [0, 1]
+    await let_go(s, *data)
+    await until(lambda: ("other", False) in kept._of, "nobody has any of them")
+    late(s)
+    await until(lambda: len(versions(s)) == 1, "it goes")
 
 
 @live(workers=1)

@@ -17,6 +17,9 @@ import dask_hpc
 from dask_hpc.scheduler.tables import losses
 from dask_hpc.trace import LossEvent
 
+# nothing of other tests is taken over
+pytestmark = pytest.mark.usefixtures("memory")
+
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 5))])
 @pytest.mark.parametrize("kind", [*runs.KINDS, runs.BOTH])

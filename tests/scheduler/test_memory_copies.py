@@ -105,6 +105,9 @@ async def test_a_version_has_one_number_in_memory_and_in_the_store(c, s, a, tmp_
     for version, value in ((2, 0.0), (4, 1.0), (None, 1.0)):
         back = await dask_hpc.restore("field", c, version=version)
         np.testing.assert_array_equal(await c.compute(back), np.full(4, value))
+    for level in ("L1", "L3"):
+        commit = await rt.checkpoint(field, "field", levels=level)
+    assert commit.version == 6
 
 
 @live(workers=1)

@@ -11,6 +11,7 @@ from pathlib import Path
 import dask.array as da
 import numpy as np
 import pytest
+import xarray as xr
 from distributed import Nanny, wait
 from hosts import HOSTS, before, five_hosts, lose, places
 
@@ -101,10 +102,15 @@ def test_a_host_keeps_what_its_workers_lose(client, monkeypatch):
 def test_other_hosts_have_what_a_host_loses(client, redundancy, hosts):
     rt, field, data, expected, commit = protected(client, ["L1", "L2"], redundancy)
     assert commit.status()["levels"] == ["L1", "L2"]
+    # two variables of the same results
+    twice = xr.Dataset(dict.fromkeys("ab", (("x", "y"), field)))
+    assert rt.checkpoint(twice, "field", levels=["L1", "L2"]).status()["levels"] == ["L1", "L2"]
     since = counts(rt)
     lose(client, *hosts)
     are_there(client, field, data, expected)
     assert only_restored(rt, since)
+    back = dask_hpc.restore("field", client).compute()
+    assert all(np.array_equal(back[name], expected) for name in "ab")
 
 
 @pytest.mark.slow

@@ -69,11 +69,13 @@ def on_both(client, values):
 
 def test_a_worker_that_hangs_sends_that_version_to_the_store_and_is_asked_again_later(cluster, tmp_path):
     rt = dask_hpc.install(cluster, "fcfs", checkpoint_store=str(tmp_path))
-    rt.update(checkpoint_silence_s=1.0, checkpoint_ask_again_s=600.0)
+    # a busy machine is not silent
+    rt.update(checkpoint_silence_s=60.0, checkpoint_ask_again_s=600.0)
     values = np.arange(4000.0)
     data = on_both(cluster, values)
     first = rt.checkpoint(data, "data", levels=("L1", "L2"))
     assert status(first) == ("complete", ["L1", "L2"], "")
+    rt.update(checkpoint_silence_s=1.0)
     with hung(cluster, "beta") as address:
         commit = rt.checkpoint(data, "data", levels=("L1", "L2"), wait=False)
         before(lambda: rt.status()["checkpoints"]["silent"], "it is found silent")
@@ -93,7 +95,7 @@ def test_a_worker_that_hangs_sends_that_version_to_the_store_and_is_asked_again_
     np.testing.assert_array_equal(np.concatenate([np.asarray(each.compute()) for each in found]), values)
     # it answers again, and is not asked yet
     assert status(rt.checkpoint(data, "data", levels=("L1", "L2")))[1] == ["L3"]
-    rt.update(checkpoint_ask_again_s=0.0)
+    rt.update(checkpoint_silence_s=60.0, checkpoint_ask_again_s=0.0)
     assert status(rt.checkpoint(data, "data", levels=("L1", "L2"))) == ("complete", ["L1", "L2"], "")
     assert rt.status()["checkpoints"]["silent"] == []
 
@@ -158,7 +160,7 @@ def test_a_worker_that_hangs_while_it_writes_is_not_waited_for(cluster, tmp_path
 
 def test_a_worker_that_hangs_and_has_nothing_of_a_version_is_done_without(cluster, tmp_path):
     rt = dask_hpc.install(cluster, "fcfs", checkpoint_store=str(tmp_path))
-    rt.update(checkpoint_silence_s=0.5, checkpoint_ask_again_s=600.0)
+    rt.update(checkpoint_silence_s=1.0, checkpoint_ask_again_s=600.0)
     alpha = places(cluster)["alpha"][2]
     data = cluster.scatter([np.arange(9)], workers=[alpha], hash=False)
     with hung(cluster, "beta"):

@@ -17,7 +17,7 @@ import pytest
 import xarray as xr
 from distributed import Security
 from encrypted import fields
-from helpers import live, traces_of_ours, until
+from helpers import engine, live, traces_of_ours, until
 from killed_controller import COUNT, field, simulate
 from outside import FORKED
 
@@ -159,6 +159,20 @@ async def test_a_scheduler_that_answers_is_there_and_nobody_else_is_taken_for_it
     assert not await answers(a.rpc, Owner(s.id, "inproc://10.0.0.1/1/1"))
 
 
+@live(workers=0)
+async def test_a_scheduler_that_has_left_nothing_was_not_lost(c, s):
+    rt = await dask_hpc.install(c)
+    left, where = of(s).commits.left, ("tcp://127.0.0.1:1", "/dev/shm/dask-hpc-0-left")
+    await left.took_over(*where, "one that was closed", [])
+    await left.took_over(*where, "another one", ["{}"])
+    assert not engine(s).losses.count
+    # what nobody has asked for by then is not looked for without the runtime
+    left._memory.records["1" * 32] = None
+    left._memory.touch("1" * 32, False)
+    await rt.uninstall()
+    left._expire({"1" * 32})
+
+
 @live(workers=1)
 async def test_nobody_takes_what_belongs_to_a_scheduler_that_answers(c, s, a, tmp_path):
     async def take(process, share):
@@ -171,6 +185,12 @@ async def test_nobody_takes_what_belongs_to_a_scheduler_that_answers(c, s, a, tm
     other, wanted = Owner("Scheduler-of-another", "tcp://127.0.0.1:1"), {"linger_s": 1.0, "share": 0.1}
     assert await LeftBehind(a, take)._settled(folder, other, time.time(), wanted)
     assert read_owner(folder) == owner
+    # nor what was left after one had begun: that is for who comes after the one that was lost
+    write_owner(folder, gone := Owner("Scheduler-of-before", "tcp://127.0.0.1:1"))
+    assert await LeftBehind(a, take)._settled(folder, other, time.time() - 3600.0, wanted)
+    # and of two that come one is first
+    assert not left_behind._noted(folder, owner, other)
+    assert read_owner(folder) == gone
 
 
 @pytest.mark.slow

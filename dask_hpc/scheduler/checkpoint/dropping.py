@@ -1,7 +1,8 @@
 """Having managers drop what nobody needs any more, also those that cannot be reached when it is said.
 
 A manager that hangs is told when it may answer again, and one that was killed, or is cut off, with the next
-version: it would hold for good what it has not heard of.
+version: it would hold for good what it has not heard of. Who is there when the scheduler closes is told then,
+also of what was to stay for a while.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from distributed.comm import get_address_host
 
 from dask_hpc.checkpoint.blobs import Home
 from dask_hpc.errors import CheckpointError
-from dask_hpc.worker.fetching import ManagerSilentError, ask, listens, patience
+from dask_hpc.worker.fetching import ManagerSilentError, ask, is_open, listens, patience, silent
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler
@@ -24,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 #: Managers of which it is remembered what they have not heard, those that were there last.
 _REMEMBERED = 1000
+#: One that is there takes a connection by then, in seconds.
+_OPEN_S = 1.0
 
 
 class Dropping:
@@ -32,9 +35,11 @@ class Dropping:
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         self._tasks: set[asyncio.Task[Any]] = set()
-        #: Versions, and segments of each, of which managers have not heard, by host and folder: one that is
-        #: started anew may listen elsewhere.
-        self._unheard: dict[tuple[str, str], dict[str, set[str]]] = {}
+        #: Managers, and versions and segments of each of which they have not heard, by host and folder: one
+        #: that is started anew may listen elsewhere.
+        self._unheard: dict[tuple[str, str], tuple[Home, dict[str, set[str]]]] = {}
+        #: What is dropped later.
+        self._planned: dict[asyncio.TimerHandle, tuple[Home, Collection[str], str]] = {}
 
     def drop(self, home: Home, segments: Collection[str], version: str) -> None:
         """Have a manager drop segments, the record of a version, and all that was reserved for that."""
@@ -42,16 +47,32 @@ class Dropping:
 
     def drop_at(self, when_s: float, home: Home, segments: Collection[str], version: str) -> None:
         """The same at a time on the clock of the loop."""
-        asyncio.get_event_loop().call_at(when_s, self.drop, home, segments, version)
+        loop = asyncio.get_event_loop()
+        timer: asyncio.TimerHandle = loop.call_at(when_s, lambda: self.drop(*self._planned.pop(timer)))
+        self._planned[timer] = home, segments, version
 
     def again(self, homes: Iterable[Home]) -> None:
         """These are there: they are told what they have not heard."""
+        hang = silent()
         for home in homes:
-            unheard = self._unheard.pop(_which(home), {})
-            if unheard:
+            if home.address not in hang:
                 listens(home.address)  # it may have been away a moment ago
-            for version, segments in unheard.items():
+            for version, segments in self._unheard.pop(_which(home), (home, {}))[1].items():
                 self.drop(home, segments, version)
+
+    async def closing(self, homes: Iterable[Home]) -> set[Home]:
+        """Nobody reads any more: what was to be dropped later is now. Gives those of all that are there."""
+        planned, self._planned = self._planned, {}
+        waiting = {home for home, _, _ in planned.values()} | {home for home, _ in self._unheard.values()}
+        every = list(waiting.union(homes))
+        found = await asyncio.gather(*(is_open(home.address, _OPEN_S) for home in every))
+        there = {home for home, is_there in zip(every, found, strict=True) if is_there}
+        self.again(there)
+        for timer, (home, segments, version) in planned.items():
+            timer.cancel()
+            if home in there:
+                self.drop(home, segments, version)
+        return there
 
     def later(self, work: Coroutine[Any, Any, None]) -> None:
         """Have something done beside."""
@@ -75,7 +96,8 @@ class Dropping:
         except (OSError, RuntimeError) as error:
             # also when the scheduler closes; its memory goes with the last worker of the host, or later
             logger.info("Segments of a checkpoint stay: %s", error)
-            self._unheard.setdefault(_which(home), {}).setdefault(version, set()).update(segments)
+            _, unheard = self._unheard.setdefault(_which(home), (home, {}))
+            unheard.setdefault(version, set()).update(segments)
             while len(self._unheard) > _REMEMBERED:
                 del self._unheard[next(iter(self._unheard))]
 

@@ -69,7 +69,8 @@ class Held:
         #: By folder, those in use.
         self._versions: dict[str, _Version] = {}
         #: Those that are in no use and stay.
-        self._kept = Kept(memory, under_way, self._leave, protected.folders)
+        self._kept = Kept(memory, self._stays, self._leave, protected.folders)
+        self._under_way = under_way
         #: Number of the newest whole version of results of each name, and whether a store has it, too.
         self._newest: dict[str, tuple[int, bool]] = {}
         #: Has a version of results in the store, where there is one.
@@ -174,10 +175,13 @@ class Held:
         unused = {folder: self._versions.pop(folder, None) for folder in folders}
         for folder, one in unused.items():
             if one is not None and self._is_last(one):
-                self._kept.keep(one.plan.name, [folder], False)
+                self._kept.keep(one.plan.name, [folder], False, one.keys)
                 self._kept.linger(one.plan.name, False, self._state.settings.checkpoint_linger_s)
         self._memory.drop(unused.keys() - self._kept.folders.keys())
         self._leave()
+
+    def _stays(self, name: str, keys: Collection[Any]) -> bool:
+        return self._under_way(name) or any(key in self._scheduler.tasks for key in keys)
 
     def _is_last(self, version: _Version) -> bool:
         """Whether nothing newer of its name is whole, nor has a store just that.

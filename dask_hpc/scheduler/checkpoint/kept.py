@@ -13,6 +13,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Set
 from dataclasses import dataclass
+from typing import Any
 
 from dask_hpc.scheduler.checkpoint.memory import Memory
 
@@ -24,6 +25,8 @@ class _Kept:
     """What is kept of a name: one version, or a newer one beside it that has less redundancy."""
 
     folders: set[str]
+    #: Its results.
+    keys: Collection[Any] = ()
 
 
 class Kept:
@@ -33,8 +36,9 @@ class Kept:
 
     Parameters
     ----------
-    under_way
-        Whether the next version of a name is being written.
+    stays
+        Whether what is kept of a name stays: the next version is being written, or somebody has one of its
+        results, which versions of other names may have, too.
     ended
         Called when one was let go of that nobody began a newer one of.
     used
@@ -44,11 +48,11 @@ class Kept:
     def __init__(
         self,
         memory: Memory,
-        under_way: Callable[[str], bool],
+        stays: Callable[[str, Collection[Any]], bool],
         ended: Callable[[], None],
         used: Callable[[], Set[str]],
     ) -> None:
-        self._memory, self._under_way, self._ended, self._used = memory, under_way, ended, used
+        self._memory, self._stays, self._ended, self._used = memory, stays, ended, used
         #: By name, and whether they are of a state.
         self._of: dict[tuple[str, bool], _Kept] = {}
 
@@ -64,13 +68,17 @@ class Kept:
         """Whether the state of a program is kept under this name."""
         return (name, True) in self._of
 
-    def keep(self, name: str, folders: Collection[str], state: bool) -> None:
-        """Keep these, too; a version that is made again is told by `remade`."""
+    def keep(self, name: str, folders: Collection[str], state: bool, keys: Collection[Any] = ()) -> None:
+        """Keep these, too, with the results `keys`; a version that is made again is told by `remade`."""
         before = self._of.get((name, state))
-        self._of[name, state] = _Kept((before.folders if before else set()) | set(folders))
+        if before is None:
+            self._of[name, state] = _Kept(set(folders), keys)
+        else:
+            # what reads it has other keys
+            self._of[name, state] = _Kept(before.folders | set(folders), {*before.keys, *keys})
 
     def linger(self, name: str, state: bool, after_s: float) -> None:
-        """Let go of what is kept of a name now after so long, and not while a newer version is written."""
+        """Let go of what is kept of a name now after so long, unless it stays then."""
         if (one := self._of.get((name, state))) is not None:
             asyncio.get_running_loop().call_later(after_s, self._expire, name, state, one, after_s)
 
@@ -80,7 +88,7 @@ class Kept:
         """
         one = self._of.pop((name, state), None)
         if one is not None and not as_asked and (shared := self._shared(one.folders)):
-            self._of[name, state] = _Kept(shared)
+            self._of[name, state] = _Kept(shared, one.keys)
             one.folders -= shared
         if one is not None:
             self._memory.drop(one.folders - self._used())
@@ -108,7 +116,7 @@ class Kept:
     def _expire(self, name: str, state: bool, one: _Kept, after_s: float) -> None:
         if self._of.get((name, state)) is not one:
             return  # a newer one has come
-        if self._under_way(name):
+        if self._stays(name, one.keys):
             self.linger(name, state, after_s)
             return
         del self._of[name, state]

@@ -98,9 +98,6 @@ class Left:
 
     async def took_over(self, address: str, folder: str, cluster: str, records: Sequence[str]) -> None:
         """A worker has taken over the manager that listens there, with these records of that cluster."""
-        if cluster not in self._schedulers:
-            self._schedulers.add(cluster)
-            self._lost()
         names = set()
         for text in records:
             try:
@@ -120,6 +117,10 @@ class Left:
                 record.manifest.version,
                 record.name,
             )
+        if names and cluster not in self._schedulers:
+            # one that has left nothing may have ended as it should
+            self._schedulers.add(cluster)
+            self._lost()
         for name in names:
             await self._tidy(name)
         if names:

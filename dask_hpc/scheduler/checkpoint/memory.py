@@ -11,7 +11,7 @@ import asyncio
 import logging
 import uuid
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,7 +23,7 @@ from dask_hpc.errors import CheckpointError
 from dask_hpc.scheduler.checkpoint.asked import managers_of
 from dask_hpc.scheduler.checkpoint.dropping import Dropping
 from dask_hpc.scheduler.checkpoint.listed import Listed
-from dask_hpc.scheduler.checkpoint.writing import Block, Writing
+from dask_hpc.scheduler.checkpoint.writing import Writing
 from dask_hpc.scheduler.tables.state import State
 from dask_hpc.scheduler.tables.watched import Watched
 from dask_hpc.worker import host_memory
@@ -134,8 +134,8 @@ class Memory:
         version = await self._begin(writing)
         try:
             await writing.run(version.call)
-            copies, note = await self._protect(version, writing.blocks, scheme)
-            homes = {str(copy.written.pack): copy.home for copy, _ in copies.values()}
+            copies, note = await self._protect(version, writing, scheme)
+            homes = {str(block.pack): home for home, block in writing.held}
             groups = {id(copy.group): copy.group for copy, _ in copies.values() if copy.group is not None}
             written = [writing.written[at] for at in range(plan.count)]
             record = await asyncio.to_thread(
@@ -147,7 +147,7 @@ class Memory:
                 self._over.append(version.version)
             return copies, note
         except BaseException:
-            self._note(version, writing.blocks)
+            self._note(version, writing)
             self.drop([version.version])
             self._over.append(version.version)
             raise
@@ -233,17 +233,17 @@ class Memory:
         return InMemory(domains, manager, self._state.settings.checkpoint_transfer, tuple(self._over))
 
     async def _protect(
-        self, version: InMemory, blocks: Mapping[Any, Block], scheme: Scheme | None
+        self, version: InMemory, writing: Writing, scheme: Scheme | None
     ) -> tuple[dict[Any, Kept], str]:
         copies: dict[Any, Kept] = {}
-        for key, block in blocks.items():
+        for key, block in writing.blocks.items():
             assert block.home is not None
             copy = MemoryCopy(version.version, block.array, block.number, block.written, block.home)
             copies[key] = copy, block.type_name
-        self._note(version, blocks)
+        self._note(version, writing)
         if scheme is None:
             return copies, ""
-        blobs = blobs_of((copy.home, copy.written) for copy, _ in copies.values())
+        blobs = blobs_of(writing.held)
 
         def note(home: Home, segment: str) -> None:
             self._segments.setdefault(version.version, {}).setdefault(home, set()).add(segment)
@@ -266,12 +266,11 @@ class Memory:
             grouped[key] = copy, type_name
         return grouped, f"L2: {reason}" if reason else ""
 
-    def _note(self, version: InMemory, blocks: Mapping[Any, Block]) -> None:
+    def _note(self, version: InMemory, writing: Writing) -> None:
         """What a version has so far, whether or not it becomes whole."""
         known = self._segments.setdefault(version.version, {})
-        for block in blocks.values():
-            if block.home is not None:
-                known.setdefault(block.home, set()).add(str(block.written.pack))
+        for home, block in writing.held:
+            known.setdefault(home, set()).add(str(block.pack))
 
     async def _keep(self, record: Record, domains: Mapping[Home, str]) -> bool:
         """Have the record of a whole version with all hosts that have something of it; whether all have it.
@@ -356,28 +355,32 @@ class Memory:
 
     async def closing(self) -> None:
         """The scheduler is closing: versions in memory go with it, as those of one that is lost do not."""
-        self.end(closes=True)
+        homes = {home for of_version in self._segments.values() for home in of_version}
+        self.end(await self._dropping.closing(homes))
         await self._dropping.done(_CLOSES_S)
 
-    def end(self, closes: bool = False) -> None:
+    def end(self, there: Collection[Home] | None = None) -> None:
         """Have managers keep for nobody what they hold; they end soon after the last worker has gone.
 
         What an earlier scheduler has left and nobody has asked for is still there for the next one.
 
         Parameters
         ----------
-        closes
-            Whether no task reads any more, either: then the next cluster on a host has the room at once.
+        there
+            No task reads any more, either: the next cluster on a host has the room at once, where these
+            managers are. None: tasks may still read.
         """
         for version, homes in self._segments.items():
             if version not in self.untouched:
                 for home, segments in homes.items():
-                    self._dropping.drop(home, segments if closes else (), version)
+                    if there is None or home in there:
+                        self._dropping.drop(home, () if there is None else segments, version)
         for listed in self._listed.values():
             # a store may take its time
             self._dropping.later(listed.want(None))
         self._segments.clear()
         self.records.clear()
+        self.untouched.clear()
         self._watched.leave(self)
 
 

@@ -166,8 +166,8 @@ class ToLevels:
         """Level L3."""
         store, writing, name = Store(folder), commit.writings["L3"], commit.plan.name
         in_memory, before = self._held.newest(name), commit.version
-        # the number of what has just been written to memory
-        after = commit.version - 1 if commit.levels and commit.version else 0
+        # the number of what has just been written to memory, or one above all that is there
+        after = commit.version - 1 if commit.levels and commit.version else self._left.newest(name)
         beginning = asyncio.ensure_future(in_store(store.begin, commit.stored, after))
         try:
             draft = await asyncio.shield(beginning)

@@ -105,8 +105,9 @@ class Writing:
         for index in range(len(plan.arrays)):
             for number, key in enumerate(keys[self._first[index] : self._first[index + 1]]):
                 self._places.setdefault(key, []).append((index, number))
-        #: What is written, by number over all arrays, and where each result is.
+        #: What is written, by number over all arrays, and where each result is: of several, in the last one.
         self.written: dict[int, Written] = {}
+        self.every: dict[int, Block] = {}
         self.blocks: dict[Any, Block] = {}
         self._call_of: Call = to_store("")
         self._known = known or {}
@@ -149,6 +150,11 @@ class Writing:
         """Bytes that were written here: without what is linked."""
         places = [place for key, places in self._places.items() if key not in self._known for place in places]
         return sum(self.written[self._first[index] + number].nbytes for index, number in places)
+
+    @property
+    def held(self) -> list[tuple[Home, Written]]:
+        """What managers hold of it by now."""
+        return [(block.home, block.written) for block in self.every.values() if block.home is not None]
 
     @property
     def left(self) -> int:
@@ -347,7 +353,8 @@ class Writing:
             self._problem = f"worker {address} cannot write result {key!r}: {why} ({times} times)"
 
     def _note(self, index: int, number: int, key: Any, written: Written, *more: Any) -> None:
-        self.written[self._first[index] + number] = written
-        self.blocks[key] = Block(self._arrays[index], number, written, *more)
+        at = self._first[index] + number
+        self.written[at] = written
+        self.every[at] = self.blocks[key] = Block(self._arrays[index], number, written, *more)
         if all(self._first[at] + which in self.written for at, which in self._places[key]):
             self._left.pop(key, None)
