@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,7 @@ UNNAMED = "__xarray_dataarray_variable__"
 #: Most bytes of variables that are in memory: they go through the scheduler.
 MOST_IN_MEMORY = 2**28
 #: Names that the group of a version needs for itself.
-TAKEN = {metadata.DOCUMENT, manifest.FILE, branch.FILE}
+TAKEN = {metadata.DOCUMENT, manifest.FILE, f".{manifest.FILE}", branch.FILE}
 
 
 def describe_labelled(obj: Any, name: str) -> tuple[Plan, list[Any]] | None:
@@ -49,7 +49,7 @@ def describe_labelled(obj: Any, name: str) -> tuple[Plan, list[Any]] | None:
         kind, dataset = "xarray.Dataset", obj
     elif isinstance(obj, xr.DataArray):
         kind, (dataset, own) = "xarray.DataArray", as_dataset(obj)
-        extra = {"name": metadata.plain(obj.name), "variable": own}
+        extra = {"name": obj.name, "variable": own}
     else:
         return None
     arrays: list[Array] = []
@@ -67,7 +67,7 @@ def describe_labelled(obj: Any, name: str) -> tuple[Plan, list[Any]] | None:
         attributes = _attributes(path, variable.attrs)
         told: dict[str, Any] = {
             "path": path,
-            "dims": [str(d) for d in variable.dims],
+            "dims": _dimensions(path, variable.dims),
             "attrs": json.dumps(attributes),
         }
         if variable.chunks is not None:
@@ -122,7 +122,9 @@ def _attributes(where: str, attributes: Mapping[Any, Any]) -> dict[str, Any]:
     found = {}
     for key, value in attributes.items():
         try:
-            found[str(key)] = metadata.plain(value)
+            if not isinstance(key, str):
+                raise TypeError("named by no text")
+            found[key] = metadata.plain(value)
         except TypeError as error:
             raise CheckpointValueError(
                 f"the attribute {key!r} of {where} is {error}, which JSON cannot hold; allowed: numbers, "
@@ -130,6 +132,17 @@ def _attributes(where: str, attributes: Mapping[Any, Any]) -> dict[str, Any]:
                 "lists and dicts of them. Convert or delete it"
             ) from None
     return found
+
+
+def _dimensions(path: str, dims: Sequence[Any]) -> list[str]:
+    for dim in dims:
+        # as text it would be another one
+        if not isinstance(dim, str):
+            raise CheckpointValueError(
+                f"{dim!r:.80} is a dimension of the variable {path!r}; allowed: text. Give it another name "
+                "with rename"
+            )
+    return list(dims)
 
 
 def _readable(attributes: dict[str, Any]) -> dict[str, Any]:
@@ -161,11 +174,12 @@ def _memory(path: str, variable: Any) -> tuple[Array, bytes]:
     if values.dtype.kind == "U" and not values.dtype.itemsize:
         values, dtype = values.astype("U1"), np.dtype("U1")
     how = stored(dtype)
-    if to_json(dtype) is None or how.encoding == "raw":
+    # of pandas: as an array of NumPy it would be another one
+    other = None if isinstance(variable.dtype, np.dtype) else variable.dtype
+    if other is not None or to_json(dtype) is None or how.encoding == "raw":
         raise CheckpointValueError(
-            f"the variable {path!r} is in memory and of the dtype {dtype}, which Zarr does not have; "
-            "convert it "
-            "with astype, or give it chunks with chunk()"
+            f"the variable {path!r} is in memory and of the dtype {other or dtype}, which Zarr does not "
+            "have; convert it with astype, or give it chunks with chunk()"
         )
     shape = tuple(values.shape)
     told = to_json(values.dtype)

@@ -218,9 +218,13 @@ def plain(value: Any) -> Any:
     if isinstance(value, np.generic):
         return plain(value.item())
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        if other := [key for key in value if not isinstance(key, str)]:
+            raise TypeError(f"a {type(value).__name__} with the key {other[0]!r:.80}")
+        return {key: plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
+    if isinstance(value, str) and any("\ud800" <= c <= "\udfff" for c in value):
+        raise TypeError("text with half of a surrogate pair")
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     raise TypeError(f"a {type(value).__name__}")

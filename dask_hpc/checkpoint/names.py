@@ -67,8 +67,8 @@ def checked_folder(store: Any) -> str:
         When it is no path of a folder.
     """
     path = os.fspath(store) if isinstance(store, (str, os.PathLike)) else None
-    # the path of nothing is the working directory
-    if not isinstance(path, str) or not path or "\0" in path:
+    # the path of nothing is the working directory, and a URL would be a folder there
+    if not isinstance(path, str) or not path or "\0" in path or "://" in path:
         raise CheckpointValueError(
             f"store is {store!r:.200}; allowed: the path of a folder, or None for hpc.checkpoint.store"
         )

@@ -319,9 +319,10 @@ class Segments:
             path.unlink(missing_ok=True)
             self._unused.pop(path)
         if (taken := others + self._taken) + size > self.limit_bytes:
+            theirs = f" ({others} of them those of other clusters and sessions)" * bool(others)
             raise CheckpointError(
                 f"checkpoints have {taken} of the {self.limit_bytes} bytes that they may have in this "
-                f"host's memory, {size} more do not fit; raise hpc.checkpoint.host-memory, {NO_ROOM}"
+                f"host's memory{theirs}, {size} more do not fit; raise hpc.checkpoint.host-memory, {NO_ROOM}"
             )
 
     @property

@@ -212,7 +212,7 @@ class Store:
         dry_run: bool = False,
     ) -> list[str]:
         """Remove all but the newest whole versions of each name and those that a cluster reads, abandoned
-        drafts, and what schedulers that were killed have left.
+        drafts, and what schedulers that were killed have left. What other users have stays.
 
         Parameters
         ----------
@@ -248,7 +248,8 @@ class Store:
         # one store may have several names
         spared = {os.path.realpath(path) for path in spare}
         removed = []
-        for each_name in self.names() if name is None else [checked_name(name)]:
+        names = filter(self._is_ours, self.names()) if name is None else [checked_name(name)]
+        for each_name in names:
             home = self.folder / each_name
             old = _older(home, keep)
             left = [
@@ -262,6 +263,11 @@ class Store:
                     _remove(path)
                 removed.append(path)
         return removed
+
+    def _is_ours(self, name: str) -> bool:
+        with suppress(FileNotFoundError):
+            return os.lstat(self.folder / name).st_uid == os.geteuid()
+        return False  # it has gone
 
     def discard(self, paths: Iterable[str], spare: Collection[str] = ()) -> None:
         """Remove what `collect` has named, but for `spare`, and what is read by now.

@@ -151,7 +151,7 @@ def gc(keep: int, dry_run: bool, yes: bool, store: Store | None, as_json: bool) 
     """Remove old versions, and what was left an hour ago or before: unfinished, or by killed schedulers.
 
     Also what managers that were killed left in the memory of this host, hpc.checkpoint.linger ago or before;
-    that alone when there is no store.
+    that alone when there is no store. What other users have stays.
     """
     from dask_hpc.worker.host_process import LEFT_S, collect
     from dask_hpc.worker.node import node_settings

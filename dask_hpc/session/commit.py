@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import Any
 
 from dask_hpc.session.places import Done
+from dask_hpc_policies.params import Duration
 
 logger = logging.getLogger(__name__)
+
+_TIMEOUT = Duration("timeout", None, lo=0.0, hi=30 * 86400.0, none_ok=True)
 
 
 class SessionCommit:
@@ -42,17 +45,27 @@ class SessionCommit:
         path: str | None = self._row["path"]
         return path
 
-    def wait(self, timeout: float | None = None) -> SessionCommit:
+    def wait(self, timeout: float | str | None = None) -> SessionCommit:
         """Wait until the version is whole; gives this commit.
+
+        Parameters
+        ----------
+        timeout
+            Seconds to wait at most, or text such as ``"5 min"``; None: as long as it takes.
 
         Raises
         ------
         CheckpointError
             When there is no new version; earlier ones are as they were.
+        ValueError
+            When `timeout` is none.
         TimeoutError
-            When it takes more than `timeout` seconds. It goes on all the same.
+            When it takes longer. It goes on all the same.
         """
-        self._future.result(timeout)
+        within_s = _TIMEOUT.validate(timeout)
+        if not wait([self._future], within_s).done:
+            raise TimeoutError(f"the version of {self.name!r} is not whole after {within_s:g} s; it goes on")
+        self._future.result()
         return self
 
     def status(self) -> dict[str, Any]:

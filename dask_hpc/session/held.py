@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any
@@ -62,9 +62,10 @@ def held(name: str, value: Any, dims: Sequence[str] | None, start: int | None) -
             f"{name!r} is a {type(value).__name__} of dtype {array.dtype}; allowed: numbers, truth values, "
             "times, text and records of them. Convert it with astype, or give small values to commit(...)"
         )
-    named = None if dims is None else tuple(dims)
+    named = None if dims is None else tuple(dims) if isinstance(dims, Iterable) else ()
     if named is not None and (
         isinstance(dims, str)
+        or not isinstance(dims, Iterable)
         or len(named) != array.ndim
         or len(set(named)) != array.ndim
         or not all(isinstance(dim, str) and dim for dim in named)
@@ -95,7 +96,7 @@ def checked_values(values: Mapping[str, Any]) -> dict[str, Any]:
     """Values of a commit as JSON has them; raises CheckpointValueError when it has not."""
     try:
         return dict(json.loads(json.dumps(metadata.plain(values))))
-    except TypeError as error:
+    except (TypeError, RecursionError) as error:
         raise CheckpointValueError(
             f"a value of commit is {error}; allowed: numbers, text, and lists and dicts of them; arrays are "
             "given to add(name, array)"

@@ -168,6 +168,24 @@ def test_an_absurd_manifest_that_fits_its_digest_is_refused(version: Version, ed
     refused(version)
 
 
+#: What other checks of who reads the version would refuse as well, and verify and export need not have.
+MEANT = {
+    "a block more": lambda c: c["blocks"].append([0, 0, 0]),
+    "uneven chunks": lambda c: c["plan"]["arrays"][0].update(chunks=[[1, 2], [1, 3]]),
+    "a masked shard": lambda c: c["plan"]["arrays"][0].update(encoding="masked"),
+    "opaque and encoded": lambda c: c["plan"]["arrays"][0].update(kind="opaque", dtype=None, encoding="raw"),
+    "a file of less than nothing": lambda c: c["files"].update({"zarr.json": [-1, 0]}),
+    "no checksum of a file": lambda c: c["files"].update({"zarr.json": [3, 2**32]}),
+}
+
+
+@pytest.mark.parametrize("what", MEANT)
+def test_what_no_writer_can_have_meant_is_no_manifest(version: Version, edited: Any, what: str) -> None:
+    edited(MEANT[what])
+    with pytest.raises(CheckpointError, match="is not a manifest as it was written"):
+        version.manifest()
+
+
 PACKS: dict[str, Callable[[Any], Any]] = {
     "elsewhere": lambda c: c.update(packs=dict.fromkeys(c["packs"], "../../other")),
     "not there": lambda c: c.update(packs=dict.fromkeys(c["packs"], "0" * 32)),

@@ -17,10 +17,10 @@ from outside import PATHS
 from saved import save
 
 from dask_hpc.checkpoint import direct
-from dask_hpc.checkpoint.blocks import read_block, write_block, write_blocks
+from dask_hpc.checkpoint.blocks import check_written, read_block, write_block, write_blocks
 from dask_hpc.checkpoint.describe import describe
 from dask_hpc.checkpoint.draft import Draft
-from dask_hpc.checkpoint.plan import Written
+from dask_hpc.checkpoint.plan import Array, Written
 from dask_hpc.checkpoint.store import Store
 
 FIELD = da.zeros((5, 6), chunks=(2, 3), dtype="f8")
@@ -62,6 +62,25 @@ def test_there_is_no_block_beyond_the_last(draft: Draft) -> None:
     for number in (-1, 6):
         with pytest.raises(ValueError, match=r"no block .*; allowed: 0 to 5"):
             write_block(draft.path, draft.plan.arrays[0], number, np.zeros((2, 3)))
+
+
+def test_what_is_not_of_its_plan_is_refused() -> None:
+    shard, values = describe(FIELD, "field")[0].arrays[0], Array("v", "opaque", None, (1,), ((1,),))
+    pack = "0" * 32
+    check_written(shard, 0, Written(0, 48, 7))
+    check_written(values, 0, Written(0, 5, 7, pack=pack))
+    for array, written in (
+        (shard, Written(1, 48, 7)),
+        (shard, Written(0, 47, 7)),
+        (shard, Written(0, 48, 7, digest="00")),
+        (shard, Written(0, 48, 7, pack=pack)),
+        (values, Written(0, 5, 7)),
+        (values, Written(1, 5, 7, pack=pack)),
+        (values, Written(0, 0, 0, pack=pack)),
+        (values, Written(0, 5, 7, pack="x")),
+    ):
+        with pytest.raises(ValueError, match=r"block 0 of .* cannot be"):
+            check_written(array, 0, written)
 
 
 def test_either_order_of_bytes_is_taken(draft: Draft) -> None:

@@ -18,7 +18,9 @@ import xarray as xr
 from distributed import Client, wait
 from saved import computed, save, written
 
+from dask_hpc.checkpoint import manifest
 from dask_hpc.checkpoint.describe import describe
+from dask_hpc.checkpoint.keys import as_json
 from dask_hpc.checkpoint.opening import open_checkpoint
 from dask_hpc.checkpoint.plan import Plan
 from dask_hpc.checkpoint.store import Store
@@ -32,9 +34,10 @@ def test_ten_thousand_keys_are_described_in_25_ms() -> None:
     for obj in (array, dataset):
         took_s = []
         for _ in range(7):
-            began_s = time.perf_counter()
+            # of this process alone, whatever else the machine does
+            began_s = time.process_time()
             plan, keys = describe(obj, "field")
-            took_s.append(time.perf_counter() - began_s)
+            took_s.append(time.process_time() - began_s)
         assert len(keys) == plan.count == 10_000
         assert min(took_s) < 0.025
         assert len(json.dumps(encode({**encode(plan), "files": []}))) < 5_000
@@ -151,3 +154,20 @@ def test_without_the_library_of_checksums_the_error_says_what_to_install(
     monkeypatch.setattr("dask_hpc.checkpoint.checksums._function", None)
     with pytest.raises(CheckpointError, match="pip install crc32c"):
         save(da.zeros(3), tmp_path)
+
+
+def test_a_dataframe_needs_trust_whatever_its_manifest_says(tmp_path: Path) -> None:
+    dd = pytest.importorskip("dask.dataframe")
+    path = Path(save(dd.from_pandas(pd.DataFrame({"a": range(4)}), npartitions=2), tmp_path).path)
+    file = path / manifest.FILE
+    content = json.loads(file.read_bytes())["content"]
+    # its empty frame is pickled, too
+    file.write_bytes(manifest.seal(manifest.SCHEMA, {**content, "digests": {}}))
+    with pytest.raises(CheckpointError, match="allow_pickle=True"):
+        open_checkpoint(path)
+
+
+def test_keys_that_json_has_nothing_like_are_none() -> None:
+    assert as_json(("a", 1, ("b", 2.5))) == ["a", 1, ["b", 2.5]]
+    for key in (float("nan"), ("a", float("nan")), True, b"a", np.int64(1)):
+        assert as_json(key) is None

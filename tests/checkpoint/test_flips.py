@@ -98,6 +98,14 @@ def test_a_file_that_was_cut_is_noticed(version: Version, left: float) -> None:
         path.write_bytes(raw)
 
 
+def test_what_follows_the_end_of_a_shard_is_noticed(version: Version) -> None:
+    shard = Path(version.path, "shard", "c", "0", "0")
+    raw = shard.read_bytes()
+    shard.write_bytes(raw + b"\0")
+    assert [problem.text for problem in verify(version)] == ["its index differs"]
+    shard.write_bytes(raw)
+
+
 def test_a_file_that_is_gone_is_noticed(version: Version) -> None:
     for path in sorted(path for path in Path(version.path).rglob("*") if path.is_file()):
         raw = path.read_bytes()

@@ -130,9 +130,18 @@ def test_plain_xarray_takes_a_fill_value_among_the_attributes_for_one(tmp_path: 
         (xr.Dataset({3: ("x", da.arange(3))}), "rename"),
         (xr.Dataset({"manifest.json": ("x", da.arange(3))}), "rename"),
         (xr.Dataset({"zarr.json": ("x", da.arange(3))}), "rename"),
+        (xr.Dataset({".manifest.json": ("x", da.arange(3))}), "rename"),
         (xr.Dataset({"a": ("x", da.arange(3), {"k": object()})}), "attribute 'k' of a"),
         (xr.Dataset({"a": ("x", da.arange(3))}, attrs={"k": b"x"}), "attribute 'k' of the dataset"),
+        (xr.Dataset({"a": ("x", da.arange(3), {"k": {1: 2}})}), "is a dict with the key 1, which JSON"),
+        (xr.Dataset({"a": ("x", da.arange(3), {1: 2})}), "attribute 1 of a is named by no text"),
+        (xr.Dataset({"a": ((0,), da.arange(3))}), "0 is a dimension of the variable 'a'; allowed: text."),
+        (xr.DataArray(da.arange(3), dims="x", name=("a", 1)), "rename"),
         (xr.Dataset({"a": ("x", da.arange(3)), "o": ("x", [1, None, "a"])}), "'o' is in memory"),
+        (
+            xr.Dataset({"a": ("x", da.arange(3)), "c": ("x", pd.Categorical(["a", "b", "a"]))}),
+            "dtype category",
+        ),
         (xr.Dataset({"a": ("x", da.arange(3)), "g": ("x", np.zeros(3, "g"))}), "'g' is in memory"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ import pytest
 from saved import save_values
 
 from dask_hpc.checkpoint.opening import open_checkpoint
+from dask_hpc.checkpoint.plan import Array
 from dask_hpc.checkpoint.store import Store
+from dask_hpc.checkpoint.values import Form, from_bytes, to_bytes
 from dask_hpc.errors import CheckpointError
 
 ARRAYS = [
@@ -53,6 +56,26 @@ def test_other_values_need_the_word(tmp_path: Path, value: Any) -> None:
     again = open_checkpoint(path, allow_pickle=True)[1].compute(scheduler="sync")
     assert type(again) is type(value)
     np.testing.assert_array_equal(again, value)
+
+
+def test_bytes_that_say_that_they_are_python_values_are_none() -> None:
+    header = io.BytesIO()
+    np.lib.format.write_array_header_2_0(header, {"descr": "|O", "fortran_order": False, "shape": (1,)})
+    content = np.frombuffer(header.getvalue() + bytes(8), np.uint8)
+    with pytest.raises(ValueError, match="is no array as it was written: another order, or Python values"):
+        from_bytes(Form("block 0", None, None, (1,), (1,)), content, None, True)
+
+
+def test_text_that_is_longer_or_shorter_than_it_says_is_none() -> None:
+    what = Form("block 0", "|O", "text", (2,), (2,))
+    (text,), _ = to_bytes(Array("t", "apart", "|O", (2,), ((2,),), "text"), 0, np.array(["a", "ü"], object))
+    good = np.frombuffer(text, np.uint8)
+    assert from_bytes(what, good, None, False).tolist() == ["a", "ü"]
+    for bad in (np.append(good, good[:1]), good[:-2], good.copy()):
+        if bad.size == good.size:
+            bad[0] += 1
+        with pytest.raises(ValueError, match="is no text as it was written"):
+            from_bytes(what, bad, None, False)
 
 
 def test_what_is_no_array_is_not_made_one(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from dask_hpc.checkpoint.checksums import crc32c
 from dask_hpc.checkpoint.describe import describe
 from dask_hpc.checkpoint.manifest import Manifest
 from dask_hpc.checkpoint.record import Record, dump, parse, read_records, record_path, write_record
+from dask_hpc.checkpoint.repair import adoptions
 from dask_hpc.errors import CheckpointError
 from dask_hpc.worker.saved import copies_of
 from dask_hpc_policies.resilience.redundancy_sets import Scheme, form_sets, part_bounds
@@ -134,6 +135,11 @@ BAD = {
     "a segment outside": lambda told: told["manifest"]["packs"].update({"0": "../../x"}),
     "a version outside": lambda told: told.update(id="../x"),
     "a host that there is not": lambda told: told["places"].__setitem__(0, 9),
+    "a host before the first": lambda told: told["places"].__setitem__(0, -1),
+    "a manager that is none": lambda told: told["homes"][0].update(address="http://10.0.0.1:40001"),
+    "a folder of nobody": lambda told: told["homes"][0].update(folder="/dev/shm/dask-hpc-me-0"),
+    "a segment too many": lambda told: told["manifest"]["packs"].update({"8": "0" * 32}),
+    "a part backwards": lambda told: told["groups"][0]["stripes"][0]["parts"][0].update(start=9, stop=1),
     "a block too few": lambda told: told["places"].pop(),
     "no segment": lambda told: told["manifest"]["packs"].pop("0"),
     "another file": lambda told: told["files"].update(more="AAAA"),
@@ -163,3 +169,16 @@ def test_a_record_that_was_cut_or_changed_is_refused(data):
 def test_no_file_but_that_of_a_version_is_written(tmp_path, name):
     with pytest.raises(CheckpointError, match="32 hexadecimal digits"):
         record_path(str(tmp_path), name)
+
+
+def test_a_host_that_held_nothing_has_no_heir():
+    record = made(Scheme("partner"))
+    lost, *there = record.homes
+    assert [each.lost for each in adoptions(record, there)] == [lost]
+    groups = [
+        replace(
+            group, blobs=tuple(Blob(blob.home, ()) if blob.home == lost else blob for blob in group.blobs)
+        )
+        for group in record.groups
+    ]
+    assert adoptions(replace(record, groups=tuple(groups)), there) == []

@@ -142,3 +142,14 @@ def test_what_cannot_be_removed_is_held_and_given_up_later(
     monkeypatch.setattr(time, "monotonic", lambda: now_s + 2e4)
     there.give_up_late()
     assert (segments.names(), list(tmp_path.iterdir())) == ([], [])
+
+
+def test_a_note_of_what_is_not_there_any_more_says_nothing(tmp_path: Path) -> None:
+    segments, _, (there,) = made(tmp_path, ONE)
+    gone = tmp_path / f"{'3' * 32}.{ONE}.open"
+    gone.touch()
+    again = Reservations(segments)
+    assert again.take_up() == []
+    assert not gone.exists()
+    assert again.end(ONE, []) == []
+    assert there not in segments.names()

@@ -6,6 +6,7 @@ import os
 import shutil
 import uuid
 from pathlib import Path
+from types import SimpleNamespace
 
 import dask
 import numpy as np
@@ -108,7 +109,9 @@ def test_a_segment_that_was_given_up_is_never_used_again_and_others_have_their_p
     write_segment(descriptor, 0, [memoryview(b"late")])
     os.close(descriptor)
     assert got(tmp_path, other, 0, 4) == bytes(4)
-    with pytest.raises(CheckpointError, match=r"12288 of the 16384 bytes .* 8192 more"):
+    with pytest.raises(
+        CheckpointError, match=r"12288 of the 16384 bytes .* \(4096 of them those of other .*, 8192 more"
+    ):
         segments.reserve(2 * PAGE)
     segments.reserve(PAGE)
 
@@ -146,6 +149,28 @@ def test_a_link_is_not_followed(tmp_path):
     os.symlink(secret, segment_path(str(tmp_path), name))
     with pytest.raises(OSError, match="symbolic links"):
         got(tmp_path, name, 0, 6)
+
+
+def test_what_somebody_else_has_made_is_neither_read_nor_taken_for_the_disk_of_a_host(tmp_path, monkeypatch):
+    memory, name = tmp_path / "memory", uuid.uuid4().hex
+    memory.mkdir(mode=0o700)
+    os.mkfifo(segment_path(str(memory), name))
+    with pytest.raises(OSError, match="it is no file of this user"):
+        got(memory, name, 0, 6)
+    place = disk.made(memory, tmp_path)
+    assert disk.linked(memory) == place
+    place.chmod(0o777)
+    assert disk.linked(memory) is None
+    other = Segments(str(memory), 4 * PAGE).reserve(PAGE)
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    with pytest.raises(OSError, match="it is no file of this user"):
+        got(memory, other, 0, 6)
+
+
+def test_a_file_system_without_a_limit_has_room(tmp_path, monkeypatch):
+    assert not disk.fits(tmp_path, 2**60)
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_blocks=0, f_bavail=0, f_frsize=4096))
+    assert disk.fits(tmp_path, 2**60)
 
 
 HERE = Home("tcp://127.0.0.1:1", "/dev/shm/here")

@@ -261,7 +261,7 @@ def test_what_goes_wrong_meanwhile_is_told_and_the_next_version_is_written(
     assert commit.status()["state"] == "failed"
     assert "run has no new version" in caplog.text
     (store / "run").unlink()
-    assert session.commit().wait().version == 1
+    assert session.commit().wait("1 min").version == 1
     flag = store / "run" / "000009"
     flag.mkdir()
     session.commit()

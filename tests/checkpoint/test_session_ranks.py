@@ -298,3 +298,14 @@ def test_blocks_are_as_equal_as_plain_readers_need_where_that_costs_little(
     at: list[int], found: tuple[int, ...]
 ) -> None:
     assert cut(at, 8) == found
+
+
+def test_versions_stay_as_long_as_one_process_wants_them(tmp_path: Path) -> None:
+    def program(rank: int) -> None:
+        mine = session(tmp_path, rank, 2).init()
+        mine.add("a", np.ones(2))
+        mine.commit()
+        mine.finalize(persist=rank == 1)
+
+    assert everywhere(2, program) == [None, None]
+    assert [each.version for each in Store(tmp_path).versions()] == [1]

@@ -15,6 +15,11 @@ from unchanged import unchanged
 from dask_hpc import CheckpointSession
 from dask_hpc.checkpoint.store import Store
 from dask_hpc.errors import CheckpointError, CheckpointTypeError, CheckpointValueError, DaskHPCError
+from dask_hpc.session.commit import SessionCommit
+
+#: What contains itself.
+CYCLE: list[Any] = []
+CYCLE.append(CYCLE)
 
 
 @pytest.mark.parametrize(
@@ -52,10 +57,11 @@ def test_calls_out_of_order_are_refused_and_change_nothing(tmp_path: Path, calls
         (("a", [[1], [1, 2]]), "of which NumPy says"),
         (("a", np.ma.zeros(3)), "add its data and its mask"),
         (("../a", np.zeros(3)), "cannot be a folder of a checkpoint; allowed"),
-        (("manifest.json", np.zeros(3)), "none of manifest.json, past.json, zarr.json"),
+        (("manifest.json", np.zeros(3)), r"none of \.manifest.json, manifest.json, past.json, zarr.json"),
         (("a", np.zeros(3), {"dims": ("x", "y")}), "allowed: 1 different names"),
         (("a", np.zeros((3, 3)), {"dims": ("x", "x")}), "allowed: 2 different names"),
         (("a", np.zeros(3), {"dims": "x"}), "allowed: 1 different names"),
+        (("a", np.zeros(()), {"dims": 5}), "dims is 5; allowed: 0 different names"),
         (("a", np.zeros(3), {"start": -1}), "start is -1; allowed"),
         (("a", np.zeros(()), {"start": 0}), "start is 0; allowed"),
     ],
@@ -76,6 +82,9 @@ def test_what_cannot_be_added_is_refused_with_the_remedy(
     [
         ({}, {}, r"nothing to write: add\(name, array\) first"),
         ({"a": ("x",)}, {"step": np.zeros(3, "M8[s]")}, "a value of commit is a datetime; allowed"),
+        ({"a": ("x",)}, {"step": {1: "one"}}, "a value of commit is a dict with the key 1; allowed"),
+        ({"a": ("x",)}, {"step": "\ud800"}, "is text with half of a surrogate pair; allowed"),
+        ({"a": ("x",)}, {"step": CYCLE}, "a value of commit is maximum recursion depth exceeded"),
         ({"a": ("b",), "b": ("x",)}, {}, "'b' is the name of an array and of a dimension"),
         ({"a": ("x",), "longer": ("x",)}, {}, "do not go together: .*with dims="),
     ],
@@ -114,6 +123,9 @@ def test_an_array_that_cannot_take_what_is_stored_is_refused(
         with unchanged(tmp_path), pytest.raises(CheckpointValueError, match=says):
             session.restart_all()
         assert session.state == "configuring"
+        session.add("a", np.zeros(3), start=1)
+        with pytest.raises(CheckpointValueError, match="has the indices 1 to 4 here, and 0 to 3 in"):
+            session.restart_all()
         mine = session.add("a", np.zeros(3))
         assert session.restart_all() == 1
         assert mine.all()
@@ -123,11 +135,24 @@ def test_bad_arguments_are_refused_at_once(tmp_path: Path) -> None:
     for name in ("../x", "", None):
         with pytest.raises(ValueError, match="is no name for a checkpoint"):
             CheckpointSession(name, store=tmp_path)  # type: ignore[arg-type]
+    for store in ("", "a\0b", "s3://bucket/store"):
+        with pytest.raises(CheckpointValueError, match="allowed: the path of a folder"):
+            CheckpointSession("run", store=store)
     for rank, size in ((1, 1), (-1, 2), (0, 0), ("0", 1), (0.0, 2)):
         with pytest.raises(CheckpointValueError, match="allowed: rank from 0 to size - 1"):
             CheckpointSession("run", store=tmp_path, rank=rank, size=size)  # type: ignore[arg-type]
+    with (
+        dask.config.set({"hpc.checkpoint.key-file": None}),
+        pytest.raises(CheckpointError, match="no key is named"),
+    ):
+        CheckpointSession("run", store=tmp_path, services="encrypt")
     with pytest.raises(ValueError, match="timeout"):
         CheckpointSession("run", store=tmp_path, timeout="soon")
+    under_way = SessionCommit("run")
+    with pytest.raises(ValueError, match="timeout"):
+        under_way.wait("soon")
+    with pytest.raises(TimeoutError, match="'run' is not whole after 0 s; it goes on"):
+        under_way.wait(0)
     with (
         dask.config.set({"hpc.checkpoint.store": None}),
         pytest.raises(ValueError, match="no store is named"),

@@ -303,7 +303,8 @@ def test_files_may_be_written_by_their_owner_alone(tmp_path: Path) -> None:
 
 
 def test_a_name_of_somebody_else_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    save(FIELD, tmp_path)
+    save(FIELD, tmp_path), save(FIELD, tmp_path)
+    assert len(Store(tmp_path).collect(keep=1, dry_run=True)) == 1
     plan, _ = describe(FIELD, "field")
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     with (
@@ -311,11 +312,12 @@ def test_a_name_of_somebody_else_is_left_alone(tmp_path: Path, monkeypatch: pyte
         pytest.raises(CheckpointError, match=r"belongs to another user .* take another name"),
     ):
         Store(tmp_path).begin(plan)
+    assert Store(tmp_path).collect(keep=1) == []
     monkeypatch.undo()
     os.chmod(tmp_path / "field", 0o777)
     with unchanged(tmp_path), pytest.raises(CheckpointError, match="chmod go-w"):
         Store(tmp_path).begin(plan)
-    assert [each.version for each in Store(tmp_path).versions()] == [1]
+    assert [each.version for each in Store(tmp_path).versions()] == [1, 2]
 
 
 def test_python_values_of_somebody_else_are_not_loaded(
