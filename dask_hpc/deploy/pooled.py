@@ -12,6 +12,7 @@ from dask_hpc.deploy.scaling import SafeScaling
 from dask_hpc.deploy.specified import DEFAULT_POOL
 from dask_hpc.wire import ROLE_RESOURCE
 from dask_hpc_policies.model import COMPUTE, ROLES
+from dask_hpc_policies.numeric import whole
 
 #: Names go into job scripts as they are.
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
@@ -117,9 +118,10 @@ def checked(where: str, given: Any, allowed: Collection[str], count: str) -> dic
             near = difflib.get_close_matches(key, allowed, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"allowed: {', '.join(sorted(allowed))}"
             raise ValueError(f"{where} has the option {key!r}; {hint}")
-    many = options.setdefault(count, 0)
-    if isinstance(many, bool) or not isinstance(many, int) or many < 0:
-        raise ValueError(f"{where}[{count!r}] is {many!r}; allowed: a whole number, 0 or more")
+    many = whole(options.get(count, 0))
+    if many is None or many < 0:
+        raise ValueError(f"{where}[{count!r}] is {options[count]!r}; allowed: a whole number, 0 or more")
+    options[count] = many
     if not isinstance(options.get("resources") or {}, Mapping):
         raise ValueError(f"{where}['resources'] is {options['resources']!r}; allowed: amounts by name")
     role = options.setdefault("role", COMPUTE)

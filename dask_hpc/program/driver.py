@@ -36,10 +36,10 @@ from dask_hpc_policies.layout import (
     layout_function,
     overlap_plan,
 )
+from dask_hpc_policies.numeric import whole
 
 if TYPE_CHECKING:
     from distributed import Future
-
 
 logger = logging.getLogger(__name__)
 
@@ -74,9 +74,9 @@ class Driver:
         blocks_per_node: int = 1,
         plan: Planner = overlap_plan,
     ) -> None:
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        if (indices := whole(size)) is None or indices < 1:
             raise ValueError(f"size is {size!r}; allowed: a number of indices, 1 or more")
-        self.job, self.size, self.dim = job, size, dim
+        self.job, self.size, self.dim = job, indices, dim
         self.phases: list[Phase] = []
         #: Asks and is asked: see `dask_hpc.program.producer`.
         self.producer = Producer(job, self._join)

@@ -20,6 +20,7 @@ from typing import Any
 from dask_hpc.channel import OnChannel
 from dask_hpc.errors import DaskHPCError, JobCancelled, JobError, JobFailed, WindowError
 from dask_hpc.wire import producer_topic
+from dask_hpc_policies.numeric import is_real
 
 logger = logging.getLogger(__name__)
 
@@ -353,8 +354,7 @@ class Producer:
 
 def check_timeout(timeout: Any) -> None:
     """Raise `ValueError` unless `timeout` is None or a number of seconds, 0 or more."""
-    number = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
-    if timeout is not None and not (number and timeout >= 0):
+    if timeout is not None and not (is_real(timeout) and timeout >= 0):
         raise ValueError(f"timeout is {timeout!r}; allowed: seconds as a number, 0 or more, or None")
 
 

@@ -16,6 +16,8 @@ from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Any
 
+from dask_hpc_policies.numeric import is_real, whole
+
 _DURATIONS_S = {
     "ms": 1e-3, "s": 1.0, "sec": 1.0, "second": 1.0, "m": 60.0, "min": 60.0, "minute": 60.0,
     "h": 3600.0, "hr": 3600.0, "hour": 3600.0, "d": 86400.0, "day": 86400.0,
@@ -97,7 +99,7 @@ def suggestion(word: object, known: Iterable[str]) -> str:
 
 
 def _quantity(value: Any, units: Mapping[str, float], what: str, allowed: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+    if not (isinstance(value, str) or is_real(value)):
         raise ParameterError(f"{shown(value)} is not {what}; give a number or text with a unit of {allowed}")
     if isinstance(value, str):
         match = _QUANTITY.fullmatch(value)
@@ -254,15 +256,13 @@ def _read_int(_: Parameter, value: Any) -> int:
         if len(value) > _MOST_DIGITS:
             raise ParameterError("too many digits")
         return int(value)
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if isinstance(value, bool) or not isinstance(value, int):
+    if (number := whole(value)) is None:
         raise ParameterError("not a whole number")
-    return value
+    return number
 
 
 def _read_float(_: Parameter, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+    if not (isinstance(value, str) or is_real(value)):
         raise ParameterError("not a number")
     try:
         number = float(value)

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from dask_hpc_policies.codec import decode, encode
@@ -66,9 +67,14 @@ def test_sizes_on_a_pool_of_16(arguments: dict[str, Any], expected: tuple[str, i
         ({"constraint": 3}, ["constraint=3"]),
         ({"nodes": 0}, ["nodes=0", "at least 1"]),
         ({"min_nodes": -1}, ["min_nodes=-1"]),
-        ({"max_nodes": 2.0}, ["max_nodes=2.0", "whole number"]),
+        ({"max_nodes": 2.5}, ["max_nodes=2.5", "whole number"]),
         ({"nodes": True}, ["nodes=True", "whole number"]),
+        ({"nodes": np.True_}, ["nodes=np.True_", "whole number"]),
+        ({"nodes": np.float64("inf")}, ["nodes=np.float64(inf)", "whole number"]),
+        ({"nodes": 2j}, ["nodes=2j", "whole number"]),
         ({"priority": 1.5}, ["priority=1.5"]),
+        ({"weight": np.True_}, ["weight=np.True_", "a number from 0.001 to 1000"]),
+        ({"walltime": np.True_}, ["walltime", "give a number or text"]),
         ({"rigid": "yes"}, ["rigid='yes'"]),
         ({"io_intensity": 1.1}, ["io_intensity=1.1", "0 to 1"]),
         ({"io_intensity": float("nan")}, ["io_intensity=nan"]),
@@ -95,6 +101,21 @@ def test_refusals_name_value_range_and_argument(arguments: dict[str, Any], words
         job_spec("heat", **arguments)
     for word in ["'heat'", *words]:
         assert word in str(caught.value)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    spec = job_spec(
+        "heat", nodes=np.int64(4), min_nodes=np.uint8(2), max_nodes=np.float64(8), priority=np.int16(-1),
+        walltime=np.int64(60), deadline=np.float32(90), min_power_w=np.float32(100), value=np.int8(3),
+        io_intensity=np.float16(0.5), weight=np.int32(2),
+    )  # fmt: skip
+    plain = job_spec(
+        "heat", nodes=4, min_nodes=2, max_nodes=8, priority=-1, walltime=60, deadline=90, min_power_w=100,
+        value=3, io_intensity=0.5, weight=2,
+    )  # fmt: skip
+    assert spec == plain
+    # and go over the network, and into files, as what they are
+    assert json.dumps(encode(spec)) == json.dumps(encode(plain))
 
 
 @pytest.mark.parametrize("name", ["", "  ", None, 3])

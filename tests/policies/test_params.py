@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 
+import numpy as np
 import pytest
 import yaml
 
@@ -94,6 +95,9 @@ def test_wrong_unit_is_named_with_the_units_that_are_right() -> None:
         ("step", "next", "next"),
         ("live", "no", False),
         ("count", 3.0, 3),
+        ("count", np.int64(3), 3),
+        ("share", np.float32(0.25), 0.25),
+        ("wait_s", np.int64(60), 60),
         ("file", "a.json", "a.json"),
         ("file", "none", None),
         ("file", "null", None),
@@ -102,7 +106,8 @@ def test_wrong_unit_is_named_with_the_units_that_are_right() -> None:
     ],
 )
 def test_accepted(name: str, value: object, clean: object) -> None:
-    assert DECLARED.validate(name, value) == clean
+    found = DECLARED.validate(name, value)
+    assert (found, type(found).__module__) == (clean, "builtins")
 
 
 @pytest.mark.parametrize(
@@ -110,6 +115,7 @@ def test_accepted(name: str, value: object, clean: object) -> None:
     [
         ("count", 11, "a whole number from 0 to 10, or none"),
         ("count", True, "whole number"),
+        ("count", math.inf, "whole number"),
         ("count", 1.5, "whole number"),
         ("share", 2, "a number from 0 to 1"),
         ("share", "x", "a number from 0 to 1"),

@@ -14,6 +14,7 @@ from dask_hpc.scheduler.tables.parts import Method
 from dask_hpc_policies.decision import Expand, Reason, ReasonCode, Shrink
 from dask_hpc_policies.jobs.constraints import largest_at_most, smallest_at_least
 from dask_hpc_policies.jobs.jobspec import InvalidJob
+from dask_hpc_policies.numeric import whole
 from dask_hpc_policies.wording import counted
 
 
@@ -116,16 +117,13 @@ class ProducerMethods:
         """
         record, state = self._state.jobs.find(job), self._state
         now, low, high = state.nodes_up(record), record.request.min_nodes, record.request.max_nodes
-        if (
-            isinstance(nodes, bool)
-            or not isinstance(nodes, int)
-            or not nodes
-            or not low <= now + nodes <= high
-        ):
+        more = whole(nodes)
+        if not more or not low <= now + more <= high:
             raise InvalidJob(
                 f"a request for {nodes!r} nodes more; allowed for {record.id}, which has {now}: whole "
                 f"numbers from {low - now} to {high - now} without 0 (min_nodes {low}, max_nodes {high})"
             )
+        nodes = more
         size = _grantable(record, now, nodes, state.idle_nodes())
         if size is None:
             idle = counted(state.idle_nodes(), "idle node")

@@ -24,6 +24,7 @@ from dask_hpc.scheduler.tables.parts import Method
 from dask_hpc.trace.records import POWER_KINDS, JobEvent, NodeEvent, Other, encode_line
 from dask_hpc_policies import registry
 from dask_hpc_policies.codec import encode
+from dask_hpc_policies.numeric import whole
 
 logger = logging.getLogger(__name__)
 
@@ -57,9 +58,10 @@ class StatusMethods:
         if job is not None:
             id = self._state.jobs.find(job).id
             rows = [row for row in rows if row["job"] == id]
-        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
+        last = None if limit is None else whole(limit)
+        if limit is not None and (last is None or last < 0):
             raise ValueError(f"limit is {limit!r}; allowed: a whole number of decisions, 0 or more, or None")
-        return rows if limit is None else rows[-limit:] if limit > 0 else []
+        return rows if last is None else rows[-last:] if last > 0 else []
 
     async def trace(self) -> list[str]:
         """The trace that is kept in memory, as JSON lines."""

@@ -24,6 +24,7 @@ from typing import Any, ClassVar
 from dask_hpc_policies.codec import field_names
 from dask_hpc_policies.jobs import constraints
 from dask_hpc_policies.model import JobFacts, JobRequest
+from dask_hpc_policies.numeric import is_real, whole
 from dask_hpc_policies.params import ParameterError, parse_duration, parse_power, suggestion
 from dask_hpc_policies.views import values_of
 
@@ -129,15 +130,17 @@ def job_spec(
     """
     if not isinstance(name, str) or not name.strip():
         raise InvalidJob(f"name {name!r} is not a job name; give a text that is not empty")
-    for argument, size in (("nodes", nodes), ("min_nodes", min_nodes), ("max_nodes", max_nodes)):
-        if size is not None:
-            check_nodes(name, argument, size)
+    nodes, min_nodes, max_nodes = (
+        None if size is None else check_nodes(name, argument, size)
+        for argument, size in (("nodes", nodes), ("min_nodes", min_nodes), ("max_nodes", max_nodes))
+    )
     if not isinstance(constraint, str) or constraint not in constraints.CONSTRAINTS:
         raise InvalidJob(
             f"job {name!r}: constraint={constraint!r} must be one of {', '.join(constraints.CONSTRAINTS)}"
             + suggestion(constraint, constraints.CONSTRAINTS)
         )
-    if isinstance(priority, bool) or not isinstance(priority, int) or abs(priority) > _LARGEST:
+    rank = whole(priority)
+    if rank is None or abs(rank) > _LARGEST:
         raise InvalidJob(
             f"job {name!r}: priority={priority!r} must be a whole number from {-_LARGEST} to {_LARGEST}; "
             "larger is served first"
@@ -167,7 +170,7 @@ def job_spec(
         max_nodes=max_nodes,
         constraint=constraint,
         walltime_s=_quantity(name, "walltime", walltime),
-        priority=priority,
+        priority=rank,
         min_power_w=low_w,
         max_power_w=high_w,
         io_intensity=_number(name, "io_intensity", io_intensity, 1.0),
@@ -266,11 +269,13 @@ def resolve(spec: JobSpec, pool_nodes: int) -> JobRequest:
     )
 
 
-def check_nodes(job: str, argument: str, value: Any) -> None:
-    """Raise `InvalidJob` unless `value` is a number of nodes: a whole number, 1 or more."""
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _LARGEST:
+def check_nodes(job: str, argument: str, value: Any) -> int:
+    """The number of nodes that `value` is; raises `InvalidJob` unless it is a whole number, 1 or more."""
+    nodes = whole(value)
+    if nodes is None or not 1 <= nodes <= _LARGEST:
         allowed = f"a whole number of at least 1 and at most {_LARGEST} nodes"
         raise InvalidJob(f"job {job!r}: {argument}={value!r} must be {allowed}")
+    return nodes
 
 
 def _check_sizes(
@@ -314,15 +319,13 @@ def _quantity(name: str, argument: str, value: str | float | None) -> float | No
 def _number(name: str, argument: str, value: float | None, largest: float) -> float | None:
     if value is None:
         return None
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not number or not 0 <= value <= largest:
+    if not is_real(value) or not 0 <= value <= largest:
         raise InvalidJob(f"job {name!r}: {argument}={value!r} must be a number from 0 to {largest:g}")
     return float(value)
 
 
 def _weight(name: str, value: float) -> float:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not number or not WEIGHTS[0] <= value <= WEIGHTS[1]:
+    if not is_real(value) or not WEIGHTS[0] <= value <= WEIGHTS[1]:
         raise InvalidJob(
             f"job {name!r}: weight={value!r} must be a number from {WEIGHTS[0]:g} to {WEIGHTS[1]:g} (the "
             "setting hpc.share.weight is its default)"
