@@ -13,12 +13,13 @@ import logging
 import threading
 import uuid
 import warnings
+from contextlib import suppress
 from dataclasses import fields
 from types import TracebackType
 from typing import Any, Self
 
 import dask
-from distributed import Client
+from distributed import Client, get_worker
 
 from dask_hpc.channel import Channel
 from dask_hpc.client import timelines
@@ -82,6 +83,8 @@ class Job:
         self._withdrawing: asyncio.Future[None] | None = None
         #: Id on the scheduler; None before the job is opened.
         self.id: str | None = None
+        #: Key of the task that declares it; None: no task does.
+        self._declared_by = _this_task()
 
     def __repr__(self) -> str:
         return line("Job", id=self.id, **self._declared())
@@ -109,7 +112,7 @@ class Job:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._annotation.__exit__(None, None, None)
+        self._unannotate()
         if kind is not None:
             self.channel.run(self._cancel_after, kind, error)
         self._close()
@@ -122,7 +125,7 @@ class Job:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._annotation.__exit__(None, None, None)
+        self._unannotate()
         if kind is not None:
             await self._cancel_after(kind, error)
         self._close()
@@ -136,7 +139,7 @@ class Job:
         if self.id is not None:
             raise RuntimeError(f"job {self.id} was submitted already; declare a new one")
         client = self.channel.client
-        said = {"spec": self._spec, "client": client.id, "token": self._token}
+        said = {"spec": self._spec, "client": client.id, "token": self._token, "task": self._declared_by}
         asking = asyncio.ensure_future(self.channel.ask("announce", **said, pool_hint=_pool_hint(client)))
         try:
             row = await asyncio.shield(asking)
@@ -176,6 +179,12 @@ class Job:
         self._entered_by = threading.get_ident()
         self._annotation = dask.annotate(**{ANNOTATION: self.id})
         self._annotation.__enter__()
+
+    def _unannotate(self) -> None:
+        # where it was entered by another thread or task, annotations are theirs, and end with them: the job
+        # is left all the same, or it would keep its nodes for ever
+        with suppress(ValueError):
+            self._annotation.__exit__(None, None, None)
 
     def _send(self, op: str, **fields: Any) -> None:
         """Send a message on the stream of the graphs."""
@@ -296,7 +305,8 @@ class Job:
     def scatter(self, data: Any, workers: Any = None, *, timeout: float | None = None, **kwargs: Any) -> Any:
         """Like `distributed.Client.scatter`, onto the nodes that the job holds; returns what that returns.
 
-        A job that waits for nodes is waited for. The data stays where it is when the job is resized.
+        A job that waits for nodes is waited for, unless it shares those of others meanwhile. The data stays
+        where it is when the job is resized.
 
         Parameters
         ----------
@@ -385,6 +395,8 @@ class Job:
             if row["state"] == "completed":
                 return row
             _raise_if_ended(row)
+            if self._closed and not row["closed"]:
+                self._send(CLOSE)  # what was on its way when the connection broke has not come
             waited_s += left_s
             if timeout is not None and waited_s >= timeout:
                 context = "" if row["closed"] else "; its context is still open"
@@ -423,7 +435,7 @@ class Job:
         InvalidJob
             When `nodes` is no number of nodes.
         """
-        check_nodes(self.require_id(), "nodes", nodes)
+        nodes = check_nodes(self.require_id(), "nodes", nodes)
         return self.channel.sync("resize", job=self.require_id(), nodes=nodes, wait=self._waits(wait))
 
     def request(self, nodes: int, *, wait: bool | None = None) -> Any:
@@ -508,6 +520,14 @@ class Job:
                 break
             await asyncio.sleep(timelines.POLL_AGAIN_S)
         return await asyncio.to_thread(why_waiting, view, found["jobs"], found["status"]["policy"], id)
+
+
+def _this_task() -> Any:
+    """Key of the task that calls this, on its thread; None: none does."""
+    try:
+        return get_worker().get_current_task()
+    except (ValueError, KeyError):
+        return None
 
 
 async def _nothing() -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from distributed import Worker
+from distributed import Status, Worker
 from distributed.deploy.spec import ProcessInterface
 from elastic_clusters import Shrinkable, shrinkable
 from elastic_work import result_of, until
@@ -186,6 +187,70 @@ def test_what_is_on_its_way_out_by_force_or_has_gone_is_neither_too_much_nor_ask
     assert SafeScaling._limits(cluster, "staging") == {"among": ["s-0", "s-1"]}
     cluster.worker_spec = dict.fromkeys(pools[""])
     assert SafeScaling._limits(cluster, "") == {}
+
+
+class Bare:
+    """A cluster of which only what a test gives is there."""
+
+    def __init__(self, **parts: Any) -> None:
+        vars(self).update(parts)
+
+
+def test_why_nodes_have_stayed_is_told_no_more_once_nobody_has_to_go() -> None:
+    for excess, told in ((1, {"node": "pinned"}), (0, {}), (-1, {})):
+        releases = SimpleNamespace(refused={"node": "pinned"})
+        cluster: Any = Bare(
+            _stuck={"": asyncio.Event()}, _wanted={}, _force={}, _releases=releases, asynchronous=False
+        )
+        cluster._excess = lambda pool, excess=excess: excess
+        cluster.forget_ended = cluster._warn_if_adaptive = cluster._adjust = lambda: None
+        grown: list[str] = []
+        cluster._grow = grown.append
+        cluster.loop = SimpleNamespace(add_callback=lambda *args, **options: None)
+        SafeScaling._scale_pool(cluster, "", 3, False, True)
+        assert releases.refused == told
+        assert (grown, cluster._wanted, cluster._force) == ([""], {"": 3}, {"": True})
+
+
+@pytest.mark.parametrize("starting", [False, True])
+def test_workers_that_are_named_leave_safely_after_an_uninstall_and_while_they_start(starting: bool) -> None:
+    async def run() -> None:
+        steps: list[Any] = []
+
+        async def opened() -> None:
+            steps.append("started")
+
+        async def retired(names: list[str], **how: Any) -> None:
+            steps.append((sorted(names), how))
+
+        async def there() -> set[str]:
+            return {"b-0", "c-0"}
+
+        async def forgotten(specs: list[str]) -> None:
+            steps.append(("forgotten", specs))
+
+        cluster: Any = Bare(status=Status.running, has_runtime=True, _open=opened, _there=there)
+        cluster._install = lambda: steps.append("installed")
+        cluster._starting = lambda specs: starting
+        cluster._spec_of = lambda name: name.partition("-")[0]
+        cluster._pool_of = lambda spec: f"pool of {spec}"
+        cluster._workers_of = lambda spec: [f"{spec}-0", f"{spec}-1"]
+        cluster._want_no_more = lambda pools, gone: steps.append(("no more", sorted(pools), gone))
+        cluster._forget = forgotten
+        cluster.scheduler_comm = SimpleNamespace(retire_workers=retired)
+        cluster.let_go = partial(SafeScaling.let_go, cluster)
+        await SafeScaling.scale_down(cluster, ["a-1", "b-0"])
+        assert steps == [
+            "installed",
+            *(["started"] if starting else []),
+            "installed",
+            (["a-0", "a-1", "b-0", "b-1"], {"close_workers": False, "remove": True}),
+            # one worker of the other is still there
+            ("no more", ["pool of a", "pool of b"], ["a"]),
+            ("forgotten", ["a"]),
+        ]
+
+    asyncio.run(run())
 
 
 def _held(made: Shrinkable, job: Any) -> int:

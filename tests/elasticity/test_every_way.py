@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import weakref
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 
 import pytest
 from distributed import Client
+from distributed.deploy.spec import SpecCluster
 from distributed.utils_test import captured_logger
 from elastic_clusters import Shrinkable, shrinkable
 from elastic_work import Gate, result_of, until
 
+from dask_hpc.deploy import scaling
 from dask_hpc.deploy.arguments import workers_of
+from dask_hpc.deploy.scaling import SafeScaling
 
 PATIENCE_S = 40.0
 
@@ -156,6 +160,40 @@ def test_a_size_that_cannot_be_had_is_not_waited_for_and_a_new_client_waits_for_
             gate.open()
             await asyncio.wait_for(shrinking, PATIENCE_S)
             assert len(made.scheduler.workers) == 1
+
+    asyncio.run(run())
+
+
+def test_who_waits_for_a_cluster_waits_for_what_it_has_asked_for_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def run() -> None:
+        cluster, another = object.__new__(SafeScaling), object.__new__(SafeScaling)
+        settled: list[SafeScaling] = []
+
+        async def settle(self: SafeScaling) -> None:
+            settled.append(self)
+
+        async def waited() -> None:
+            own = asyncio.ensure_future(asyncio.sleep(0.01))
+            looks.append(own)
+            assert await cluster is cluster
+            assert own.done(), "what it has taken out itself has left"
+
+        def look(self: SafeScaling) -> Iterator[None]:
+            self._taken_out.add(looks[-1])
+            return iter(())
+
+        looks: list[asyncio.Future[None]] = []
+        monkeypatch.setattr(SpecCluster, "__await__", look)
+        monkeypatch.setattr(SafeScaling, "_settled", settle)
+        # of somebody else, who has taken one out before that cannot leave
+        cluster._taken_out = {asyncio.get_running_loop().create_future()}  # type: ignore[arg-type]
+        for resized, found in ((None, []), (another, []), (cluster, [cluster])):
+            if resized is not None:
+                scaling._RESIZED.set(weakref.ref(resized))
+            await asyncio.wait_for(waited(), PATIENCE_S)
+            assert settled == found
 
     asyncio.run(run())
 

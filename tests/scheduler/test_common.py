@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from types import SimpleNamespace
+from typing import Any
 
 import dask
 import dask.array as da
@@ -14,7 +15,7 @@ from tasks import Counter as CountingActor
 from tasks import inc
 
 import dask_hpc
-from dask_hpc.scheduler.internals.allotment import AllotmentSet
+from dask_hpc.scheduler.internals.allotment import AllotmentSet, Lane
 from dask_hpc.scheduler.rpc.service import of
 from dask_hpc.scheduler.tables.jobs import JobRecord
 from dask_hpc.scheduler.tables.state import State
@@ -183,16 +184,66 @@ async def test_a_job_runs_on_the_nodes_of_its_that_are_pinned_too(c, s, *workers
         assert not its_own(late)
         shuffle = asyncio.ensure_future(c.compute(rechunked(gate)))
         await until(lambda: gate.arrived == 3, "inputs of a shuffle execute")
-        releases.pin([str(worker.name) for worker in workers], True)
-        await until(lambda: its_own(late), "it is seen that nothing is shared any more")
+        releases.pin([str(worker.name) for worker in workers[:2]], True)
+        await until(lambda: its_own(late), "it is seen that it has to share no more")
         gate.open()
         np.testing.assert_array_equal(await within(shuffle), EXPECTED)
+        gate = Gate()
+        again = asyncio.ensure_future(c.compute(rechunked(gate)))
+        await until(lambda: gate.arrived == 3, "inputs of the next one execute")
+        releases.pin([str(worker.name) for worker in workers], False)
+        await until(lambda: not its_own(late), "it is seen that it shares again")
+        assert engine(s).state.common == {worker.address for worker in workers}
+        gate.open()
+        np.testing.assert_array_equal(await within(again), EXPECTED)
+
+
+@live(2, lend="5 s")
+async def test_a_setting_that_changes_holds_for_jobs_that_are_there(c, s, a, b):
+    rt = await dask_hpc.install(c, policy="fair")
+    gate = Gate()
+    async with rt.job("one") as one, rt.job("two") as two:
+        await started(s, one, 1)
+        await started(s, two, 1)
+
+        def shared():
+            return {record(s, job).reach is engine(s).state.common for job in (one, two)}
+
+        def chain(job):
+            with dask.annotate(hpc_job=job.id):
+                inputs = c.map(through, range(4), gate=gate, pure=False)
+                return [c.submit(inc, each, pure=False) for each in inputs]
+
+        chains = [*chain(one), *chain(two)]
+        await until(lambda: gate.arrived == 2, "inputs execute on both nodes")
+        changes = ({"lend": "0 s"}, False), ({"lend": "5 s"}, True), ({"policy": "fcfs"}, False)
+        for change, together in (*changes, ({"policy": "fair"}, True)):
+            await rt.update(**change)
+            await until(lambda together=together: shared() == {together}, f"shared after {change}")
+            # what was on its way goes on, and so does what comes
+            chains += [*chain(one), *chain(two)]
+        gate.open()
+        assert await within(c.gather(chains)) == [1, 2, 3, 4] * 10
+
+
+def bare(job: JobRecord, **tasks: Any) -> State:
+    """A state with this job alone, whose tasks are in these lanes and run on its own nodes."""
+    state = object.__new__(State)
+    state.common, state.owner = AllotmentSet({"a", "b"}), tasks
+    made = {key: SimpleNamespace(worker_restrictions=job.allotment) for key in tasks}
+    state.scheduler = SimpleNamespace(tasks=made)
+    job.expected.came_tasks = len(tasks)
+    return state
+
+
+def new_job() -> JobRecord:
+    spec = job_spec("leaves")
+    return JobRecord("leaves", spec, resolve(spec, 2), client=None)
 
 
 def test_guests_of_a_job_that_leaves_run_where_it_does():
-    spec = job_spec("leaves")
-    job = JobRecord("leaves", spec, resolve(spec, 2), client=None)
-    state = SimpleNamespace(common=AllotmentSet({"a", "b"}), owner={}, scheduler=SimpleNamespace(tasks={}))
+    job = new_job()
+    state = bare(job)
     State.join_common(state, job)
     job.allotment.grant({"a"})
     guests = job.guest_lane("p2p")
@@ -200,3 +251,30 @@ def test_guests_of_a_job_that_leaves_run_where_it_does():
     State.leave_common(state, job)
     assert guests.restriction is job.reach is job.allotment
     assert state.common == {"b"}
+
+
+def test_what_a_job_has_to_do_runs_on_common_nodes_again_but_for_its_actors():
+    job = new_job()
+    job.allotment.grant({"c"})
+    lanes = {
+        "root": job.lanes["root"],
+        "rest": job.lanes["rest"],
+        "guest": job.guest_lane("rest"),
+        "actor": job.own_lane(),
+    }
+    state = bare(job, **lanes)
+    pinned = state.owner["pinned"] = Lane(job, "rest", AllotmentSet({"c"}))
+    job.inherited.add(pinned)
+    state.scheduler.tasks["pinned"] = SimpleNamespace(worker_restrictions=pinned.restriction)
+    for _ in range(2):  # leaving is the way back
+        State.join_common(state, job)
+        where = {key: ts.worker_restrictions for key, ts in state.scheduler.tasks.items()}
+        assert [key for key, one in where.items() if one is state.common] == ["root", "rest", "guest"]
+        assert where["actor"] is job.allotment
+        assert where["pinned"] is pinned.restriction
+        assert (state.common, job.reach is state.common) == ({"a", "b", "c"}, True)
+        State.leave_common(state, job)
+        assert [ts.worker_restrictions is job.allotment for ts in state.scheduler.tasks.values()] == [
+            *[True] * 4, False,
+        ]  # fmt: skip
+        assert state.common == {"a", "b"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dask
 import pytest
-from helpers import Gate, live, record, started, through, until
+from helpers import Gate, live, record, started, through, until, within
 from tasks import inc
 
 import dask_hpc
@@ -32,6 +32,29 @@ async def test_attained_service_is_what_a_job_has_held(c, s, *workers):
     # no more after its end
     done = record(s, job)
     assert done.attained_node_s(now_s + 1000) == done.attained_node_s(now_s + 2000)
+
+
+#: Of the test that runs: its runtime, and the jobs that tasks have declared, by name.
+RUNTIMES, DECLARED = [], {}
+
+
+def declare(name, **fields):
+    """A task that declares a job, in the process of the test."""
+    DECLARED[name] = RUNTIMES[-1].job(name, **fields)
+
+
+@live(workers=1)
+async def test_a_job_that_a_task_declares_is_its_users(c, s, a):
+    """Else who has many tasks that declare some would be as many users."""
+    rt = await dask_hpc.install(c, "fcfs")
+    RUNTIMES.append(rt)
+    async with rt.job("outer", nodes=1, user="ann"):
+        tasks = c.submit(declare, "inner", pure=False), c.submit(declare, "says", user="bob", pure=False)
+        await within(c.gather(tasks))
+        declare("mine")
+        for name, user in (("inner", "ann"), ("says", "bob"), ("mine", c.id)):
+            async with DECLARED[name] as job:
+                assert record(s, job).request.user == user
 
 
 @live(workers=2)

@@ -212,6 +212,18 @@ async def test_a_job_can_be_entered_once(c, s, *workers):
         pass
 
 
+@pytest.mark.parametrize("error", [None, ZeroDivisionError()])
+@live(1)
+async def test_a_job_that_is_left_by_another_task_than_has_entered_it_ends(c, s, a, error):
+    """As by an async generator that nobody iterates to its end, or a fixture of a test."""
+    rt = await dask_hpc.install(c)
+    job = rt.job("main")
+    await asyncio.create_task(job.__aenter__())
+    await asyncio.create_task(job.__aexit__(error and type(error), error, None))
+    await until(lambda: state_of(s, job) == ("cancelled" if error else "completed"), "it has ended")
+    await asleep(s)
+
+
 @live()
 async def test_a_job_can_be_cancelled_as_soon_as_it_has_been_entered(c, s, *workers):
     """The request is faster than the stream that opens the job."""

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from distributed import Client, SchedulerPlugin
 from helpers import asleep, live, record, started, state_of, until
 from tasks import inc, slow_inc
 
 import dask_hpc
+from dask_hpc.scheduler.rpc.service import of
+from dask_hpc_policies.codec import encode
+from dask_hpc_policies.jobs.jobspec import job_spec
 
 
 @live()
@@ -28,12 +33,14 @@ async def test_a_client_that_comes_back_in_time_keeps_its_job(c, s, *workers):
     rt = await dask_hpc.install(c, client_timeout_s=5, tick_s=0.05)
     async with rt.job("main", nodes=1) as job:
         await started(s, job, 1)
-        # the connection breaks; the client makes a new one under its id
-        gone = []
+        # the connection breaks, while somebody else declares a job; the client makes a new one under its id
+        gone, others = [], []
 
         class Watch(SchedulerPlugin):
             def remove_client(self, scheduler, client):
                 gone.append((client, record(s, job).client_gone_s))
+                declared = of(s).announce(encode(job_spec("meanwhile")), client="another", token="theirs")
+                others.append(asyncio.ensure_future(declared))
 
         s.add_plugin(Watch(), name="watch")
         s.client_comms[c.id].comm.abort()
@@ -43,6 +50,20 @@ async def test_a_client_that_comes_back_in_time_keeps_its_job(c, s, *workers):
         await until(lambda: c.id in s.clients, "it is back")
         await until(lambda: record(s, job).client_gone_s is None, "the return is seen")
         assert await c.gather(c.map(inc, range(5), pure=False)) == [1, 2, 3, 4, 5]
+    # its end is still heard
+    assert (await job.wait(10))["state"] == "completed"
+    assert [(await other)["name"] for other in others] == ["meanwhile"]
+
+
+@live(1)
+async def test_a_job_whose_end_was_lost_with_the_connection_ends_when_it_is_waited_for(c, s, a, monkeypatch):
+    monkeypatch.setattr("dask_hpc.client.job._POLL_S", 0.05)
+    rt = await dask_hpc.install(c)
+    job = rt.job("main")
+    await job.__aenter__()
+    with monkeypatch.context() as lost:
+        lost.setattr(job, "_send", lambda *args: None)
+        await job.__aexit__(None, None, None)
     assert (await job.wait(10))["state"] == "completed"
 
 

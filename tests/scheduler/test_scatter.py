@@ -7,7 +7,7 @@ import asyncio
 import numpy as np
 import pytest
 from distributed import Future
-from helpers import Gate, Starts, addresses_of, live, started, through, until
+from helpers import Gate, Starts, addresses_of, live, started, state_of, through, until, within
 from submissions import pool
 from tasks import inc
 
@@ -78,6 +78,18 @@ async def test_scatter_waits_for_a_pending_job_and_its_tasks_use_the_data_there(
     assert starts.where[result.key] == at(s, data["late"])
     await job.close()
     await job.wait(10)
+
+
+@live(1, lend="5 s", config={"hpc.tick": "50 ms"})
+async def test_a_job_without_a_node_scatters_where_its_tasks_take_turns(c, s, a):
+    rt = await dask_hpc.install(c, policy="fair")
+    async with rt.job("idle") as idle:
+        await started(s, idle)
+        async with rt.job("more") as more:
+            data = await within(more.scatter([1, 2]), 10)
+            assert at(s, data[0]) == {a.address}
+            assert await within(c.gather(c.map(inc, data, pure=False))) == [2, 3]
+            assert state_of(s, more) == "pending"
 
 
 @live()

@@ -24,6 +24,7 @@ from helpers import (
 
 import dask_hpc
 from dask_hpc.scheduler.placing.sharing import Sharing
+from dask_hpc.scheduler.rpc.service import of
 
 POLICIES = ("pwma-fpsma", "fair")
 
@@ -39,10 +40,13 @@ def begun(gate):
     return gate.arrived
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(("policy", "pinned"), [*((policy, False) for policy in POLICIES), ("fair", True)])
 @live(1, lend="5 s")
-async def test_a_question_is_answered_beside_a_job_that_has_the_only_node(c, s, a, policy):
+async def test_a_question_is_answered_beside_a_job_that_has_the_only_node(c, s, a, policy, pinned):
     rt = await dask_hpc.install(c, policy=policy)
+    of(s).releases.pin(
+        [str(a.name)], pinned
+    )  # a node that stays is one like others where there are no others
     async with rt.job("large") as large:
         await started(s, large)
         backlog = c.map(a_while, range(150), key="large", pure=False)

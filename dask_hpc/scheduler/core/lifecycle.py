@@ -22,8 +22,8 @@ from dask_hpc_policies.wording import counted
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler
 
-#: Fields of a request that stay when the pool grows: when it was made, and what was measured of its job.
-_KNOWN = ("submit_s", "recorded_s", "io_intensity", "io_by_nodes", "power_by_nodes")
+#: Fields of a request that stay when the pool grows: who made it when, and what was measured of its job.
+_KNOWN = ("submit_s", "user", "recorded_s", "io_intensity", "io_by_nodes", "power_by_nodes")
 
 
 class Lifecycle:
@@ -175,13 +175,20 @@ class Lifecycle:
         return state.jobs.add(spec, resolve(spec, pool), submit_s=state.now_s(), client=client)
 
     def pool_grew(self) -> None:
-        """Jobs that may use the whole pool may use what has joined."""
+        """Jobs that may use more nodes than there were may use what has joined."""
         pool = self.state.pool_nodes()
         for job in self.state.jobs.named:
-            spec, request = job.spec, job.request
-            if spec.max_nodes is None and spec.nodes is None and pool > request.max_nodes:
-                grown = resolve(spec, pool)
+            request = job.request
+            if pool > request.max_nodes and (grown := resolve(job.spec, pool)).max_nodes > request.max_nodes:
                 job.request = replace(grown, **{name: getattr(request, name) for name in _KNOWN})
+
+    def settings_changed(self) -> None:
+        """What settings say of sizes holds for jobs that are there, too."""
+        self.pool_grew()
+        least = self.state.settings.default_job_min_nodes
+        for job in self.state.jobs.active.values():
+            if job.is_default:
+                job.request = replace(job.request, start_nodes=least, min_nodes=least, max_nodes=least)
 
     def close(self, id: str) -> None:
         """No further tasks come: the job ends when those it has are finished."""

@@ -25,7 +25,9 @@ class Periodic:
 
     def change(self, name: str, seconds: float) -> None:
         """Call every so many seconds instead, if it is called at all."""
-        if (callback := self._callbacks.get(name)) is not None:
+        callback = self._callbacks.get(name)
+        # begun anew at every update, its turn would never come
+        if callback is not None and callback.callback_time != seconds * 1000:
             callback.stop()
             callback.callback_time = seconds * 1000
             callback.start()

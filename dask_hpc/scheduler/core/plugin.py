@@ -132,7 +132,7 @@ class HPCSchedulerPlugin(SchedulerPlugin):
                     job.park(self._tasks[key], lane.guest)
                 else:
                     job.stranded[key] = None
-                    if not (len(job.reach) and len(job.allotment)):
+                    if job.nowhere:
                         # no slot of its own opens for it; it may be lent one
                         self._admission.offer(job)
             elif finish == "queued":

@@ -17,9 +17,10 @@ from typing import Any
 from dask_hpc.scheduler.core.engine import Engine
 from dask_hpc.scheduler.internals import data, reads
 from dask_hpc.scheduler.leaving.draining import drain, why_retired
+from dask_hpc.scheduler.leaving.pins import Pins
 from dask_hpc.scheduler.tables.jobs import JobRecord
 from dask_hpc.scheduler.tables.nodes import Node
-from dask_hpc_policies.decision import Action, Reason, ReasonCode
+from dask_hpc_policies.decision import Reason, ReasonCode
 from dask_hpc_policies.jobs.constraints import largest_at_most
 from dask_hpc_policies.model import COMPUTE
 from dask_hpc_policies.wording import counted
@@ -61,8 +62,7 @@ class Releases:
         self.scheduler = engine.scheduler
         #: Why nodes that should have gone have stayed, by node.
         self.refused: dict[str, str] = {}
-        #: Names of workers that the user wants to stay.
-        self.pinned: set[str] = set()
+        self.pins = Pins(engine.state)
         #: Groups of nodes on their way out, in the order in which they were chosen.
         self._leaving: list[list[Node]] = []
         #: Ids of nodes in such groups that stay in the pool: see `Choice.spare`.
@@ -106,7 +106,7 @@ class Releases:
         # no job is asked, so none is left with nodes that it cannot use
         choice.spare.clear()
         should_stay = [node for node in state.nodes.unheld() if node.id in choice.refused]
-        unpinned = [node for node in should_stay if self._pinned(node) is None]
+        unpinned = [node for node in should_stay if self.pins.why(node) is None]
         for node in unpinned[: max(0, count - sum(map(len, choice.groups)))]:
             del choice.refused[node.id]
             choice.groups.append([node])
@@ -159,29 +159,15 @@ class Releases:
     def _is_among(self, node: Node, names: Collection[str] | None) -> bool:
         return names is None or all(str(name) in names for name in self._names(node))
 
-    def veto(self, subject: JobRecord | Node, action: Action | None) -> Reason | None:
-        """Why a node must stay: the user says so."""
-        pinned = self._pinned(subject) if isinstance(subject, Node) else None
-        return None if pinned is None else Reason(ReasonCode.KEPT, pinned)
-
-    def lends(self, node: Node) -> bool:
-        """Nothing of others comes to a node that the user keeps."""
-        return not self.pinned or self._pinned(node) is None
-
     def _veto(self, node: Node) -> str | None:
         why = self.engine.parts.veto(node, None)
         return None if why is None else why.text
 
-    def _pinned(self, node: Node) -> str | None:
-        pinned = [name for name in self._names(node) if str(name) in self.pinned]
-        return f"worker {pinned[0]!r} is pinned (cluster.unpin lets it go)" if pinned else None
-
     def pin(self, workers: Iterable[str], keep: bool) -> None:
         """Have nodes with these workers (by name) stay, also those that are being drained, or no longer."""
-        names = set(workers)
-        self.pinned = self.pinned | names if keep else self.pinned - names
+        self.pins.put(workers, keep)
         for group in list(self._leaving):
-            if any(self._pinned(node) for node in group):
+            if any(map(self.pins.why, group)):
                 self.engine.rounds.take_back(group, _WANTED)
 
     # --------------------------------------------------------------- release

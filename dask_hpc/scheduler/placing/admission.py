@@ -150,14 +150,12 @@ class Admission:
         """Look at every job that has held tasks, and at what no event told to have left a borrowed slot."""
         for address in list(self.lending.loans):
             self.lending.settle(address)
-        if left := self.sharing.sweep():
-            self.scan(*left)
+        if moved := self.sharing.sweep():
+            self.scan(*moved)
         if self._aside:
             self.wake()
         jobs = self.state.jobs.active.values()
-        waiting = [
-            job for job in jobs if job.queue or (job.stranded and not (len(job.reach) and len(job.allotment)))
-        ]
+        waiting = [job for job in jobs if job.queue or (job.stranded and job.nowhere)]
         if self.queue.first() is not None:
             waiting += self.state.plain[:1]
         if waiting:

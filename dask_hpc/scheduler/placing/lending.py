@@ -10,8 +10,8 @@ once. From eight on one more is lent a slot every hundredth of the limit, and th
 tenth. So a kind that turns out to be long has what was lent to it until those tasks end, but is lent no more.
 The job itself always comes first: what it holds is served before.
 
-Not lent are nodes of a producer (it has them between two steps, too), pinned ones, those that take part in a
-round, and those of a job with ``exclusive=True``, whose tasks borrow nothing either.
+Not lent are nodes of a producer (it has them between two steps, too), pinned ones (while there are others to
+share), those that take part in a round, and those of a job with ``exclusive=True``, which borrows nothing.
 """
 
 from __future__ import annotations

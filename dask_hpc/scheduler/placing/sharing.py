@@ -7,10 +7,11 @@ slots open more often than nodes change hands. Whose turn it is, is the rule of
 `dask_hpc_policies.rules.fair.turns`: who would have ended first in equal shares. So a small question is
 answered soon, and nobody starves.
 
-Nodes of a producer, pinned ones, those that take part in a round, and those of a job that is ``exclusive`` or
-asked for nodes are not shared; those of plain work only with jobs that have no node, while plain work takes
-its turns as a job of one user, wherever jobs do. ``hpc.lend: 0 s`` ends sharing, too. What depends on other
-tasks keeps to the nodes of a job of which one is not shared: else it would never run on that one.
+Nodes of a producer, pinned ones (while there are others), those that take part in a round, and those of a job
+that is ``exclusive`` or asked for nodes are not shared; those of plain work only with jobs that have no node,
+while plain work takes its turns as a job of one user, wherever jobs do. ``hpc.lend: 0 s`` ends sharing, too.
+What depends on other tasks keeps to the nodes of a job of which one is not shared: else it would never run on
+that one.
 """
 
 from __future__ import annotations
@@ -65,14 +66,22 @@ class Sharing:
             self._turns.advance()
 
     def sweep(self) -> list[JobRecord]:
-        """What no event tells of: time has passed, and nodes lend nothing any more; gives whose those are."""
+        """What no event tells of: time has passed, or jobs share nodes that did not, or do no more.
+
+        A node is pinned or pinned no longer, a producer has ended, a setting has changed. Gives those jobs.
+        """
         self._turns.advance()
-        state, lends = self.state, self._parts.lends
-        common = [job for job in state.jobs.named if job.reach is state.common]
-        left = [job for job in common if not all(map(lends, state.nodes_of(job)))]
-        for job in left:
-            state.leave_common(job)
-        return left
+        state, moved = self.state, []
+        for job in state.jobs.named:
+            together = self._turns.shares(job) and all(map(self._parts.lends, state.nodes_of(job)))
+            if together is (job.reach is state.common):
+                continue
+            if together:
+                self._turns.join(job)
+            else:
+                state.leave_common(job)
+            moved.append(job)
+        return moved
 
     def on(self, address: str) -> list[JobRecord]:
         """Whose held tasks take turns on the worker; nobody's where only its holder runs."""

@@ -95,9 +95,13 @@ class Turns:
             done = replace(work, done_s=min(job.expected.done_s, work.done_s + work.left_s), left_s=0.0)
             self._virtual = replace(self._virtual, works={**self._virtual.works, job.id: done})
 
+    def shares(self, job: JobRecord) -> bool:
+        """Whether the job takes turns also where it has nodes: it asked for none, and the policy says so."""
+        return self.state.in_turn and self.state.settings.lend_s > 0 and job.undeclared
+
     def join(self, job: JobRecord) -> None:
-        """Let a new job that asked for no nodes take turns, if the policy says so."""
-        if self.state.in_turn and self.state.settings.lend_s > 0 and job.undeclared:
+        """Let a job take turns, if it does."""
+        if self.shares(job):
             self.state.join_common(job)
             self._order_by(self._turn_of)
 

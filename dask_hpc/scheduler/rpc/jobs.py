@@ -60,8 +60,13 @@ class JobMethods:
         return {"workers": chosen, "row": self.row(record)}
 
     def _held(self, record: JobRecord) -> list[str]:
+        if record.ended.is_set():
+            return []
         # not those that are being drained: what is put there stays there
-        return [] if record.ended.is_set() else sorted(record.allotment)
+        held = record.allotment
+        if not len(held) and self._state.now_s() - record.submit_s >= self._state.settings.tick_s:
+            held = record.reach  # it was not given any, and its tasks run where jobs share theirs
+        return sorted(held)
 
     def _some_of(self, job: str, held: list[str], workers: Sequence[Any]) -> list[str]:
         """Addresses of the workers that the user names; raises `ValueError` unless all are the job's."""
@@ -140,7 +145,7 @@ class JobMethods:
     async def resize(self, job: str, nodes: int, wait: bool = True) -> dict[str, Any]:
         """Resize a running job on the user's request; see `enact`."""
         record = self._only(job)
-        check_nodes(record.id, "nodes", nodes)
+        nodes = check_nodes(record.id, "nodes", nodes)
         while record.id in self._state.jobs.announced:
             # the message that opens it is on its way
             await asyncio.sleep(self._state.settings.sweep_s / 10)

@@ -49,7 +49,7 @@ class PoolMethods:
     async def pin(self, workers: Sequence[Any], keep: bool) -> list[str]:
         """Have nodes with these workers (by name) stay, or no longer; gives the names of all that stay."""
         self._releases.pin(map(str, workers), keep)
-        return sorted(self._releases.pinned)
+        return sorted(self._releases.pins.names)
 
     async def pool(self, **view: Any) -> dict[str, Any]:
         """Workers that there should be, which of them stay, how long, and why; see `PoolTarget.decide`."""

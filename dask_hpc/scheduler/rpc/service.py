@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from distributed.protocol.pickle import loads
@@ -75,6 +76,7 @@ class Service:
         #: Set once workers have been given our plugin.
         self._equipped = asyncio.Event()
         parts.add(
+            self.releases.pins,
             self.releases,
             Actors(state, parts),
             DataMoves(state, parts),
@@ -197,23 +199,33 @@ class Service:
     # --------------------------------------------------------------- methods
 
     async def announce(
-        self, spec: Mapping[str, Any], client: str, token: str, pool_hint: int = 0
+        self, spec: Mapping[str, Any], client: str, token: str, pool_hint: int = 0, task: Any = None
     ) -> dict[str, Any]:
-        """Check a new job, which the stream will open; returns its row."""
+        """Check a new job, which the stream will open; returns its row.
+
+        One that a `task` (its key) declares belongs to the user of the job that the task is in.
+        """
         selfcheck.require(self.scheduler)
         await self._check_workers()
         if self.scheduler.handlers.get(RPC) != self.call or self.engine.leaving:
             raise InstallError("dask_hpc is being uninstalled; install it again to declare jobs")
-        job = self.engine.lifecycle.announce(decode(JobSpec, dict(spec)), client, pool_hint)
+        declared, lane = decode(JobSpec, dict(spec)), self.engine.state.owner.get(task)
+        if lane is not None and not declared.user:
+            declared = replace(declared, user=lane.job.request.user)
+        job = self.engine.lifecycle.announce(declared, client, pool_hint)
         self._io.announced(job)
         # before anything is waited for: who detaches meanwhile expects its messages
         for name, due in self._due.items():
-            there = {id: entry for id, entry in due.items() if entry[0] in self.scheduler.clients}
-            self._due[name] = {**there, job.id: (client, token)}
+            left = {id: entry for id, entry in due.items() if self._may_come(id, entry[0])}
+            self._due[name] = {**left, job.id: (client, token)}
         if job.spec.measure_io:
             await self._equipped.wait()
             await self._io.count()
         return self.jobs.row(job)
+
+    def _may_come(self, job: str, client: str) -> bool:
+        """Whether a message about a job may still come: a client that is gone may come back to its jobs."""
+        return client in self.scheduler.clients or job in self.engine.state.jobs.active
 
     async def job(self, job: str, token: str | None = None) -> dict[str, Any]:
         """Row of one job; with `token`, of the open job that was announced with it and no other."""
@@ -256,6 +268,7 @@ class Service:
         self.engine.tracing.to(settings.trace_path)
         self.engine.use_settings(settings)
         self.engine.state.nodes.by = settings.node_by
+        self.engine.lifecycle.settings_changed()
         if wanted is not present:
             self.engine.controller.use(wanted)
         self.engine.controller.request("settings")

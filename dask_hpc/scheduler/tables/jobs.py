@@ -50,13 +50,7 @@ class JobRecord:
     """
 
     def __init__(
-        self,
-        id: str,
-        spec: JobSpec,
-        request: JobRequest,
-        *,
-        client: str | None,
-        is_default: bool = False,
+        self, id: str, spec: JobSpec, request: JobRequest, *, client: str | None, is_default: bool = False
     ) -> None:
         self.id = id
         self.spec = spec
@@ -168,6 +162,11 @@ class JobRecord:
     def reach(self) -> AllotmentSet:
         """Where its tasks may run: on its nodes, or on all that it holds together with other jobs."""
         return cast(AllotmentSet, self.lanes["rest"].restriction)
+
+    @property
+    def nowhere(self) -> bool:
+        """Whether some of its tasks can run nowhere: those that keep to its own nodes, or all of them."""
+        return not (len(self.reach) and len(self.allotment))
 
     @property
     def smallest_start(self) -> int:

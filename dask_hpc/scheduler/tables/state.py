@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from dask_hpc.clock import Clock
 from dask_hpc.config import Settings
 from dask_hpc.scheduler.internals import reads, remote
-from dask_hpc.scheduler.internals.allotment import AllotmentSet, Lane, LaneKind
+from dask_hpc.scheduler.internals.allotment import AllotmentSet, Lane
 from dask_hpc.scheduler.tables.job_table import JobTable
 from dask_hpc.scheduler.tables.jobs import JobRecord
 from dask_hpc.scheduler.tables.nodes import Node, NodeTable, node_id
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 #: Fields of the picture that parts fill; what else they have to say is in its sections.
 _OF_PARTS = frozenset({"demand"})
-#: Tasks of these kinds run on common nodes.
-_COMMON: tuple[LaneKind, ...] = ("rest", "p2p")
 
 
 class State:
@@ -279,27 +277,32 @@ class State:
     # --------------------------------------------------------------- common
 
     def join_common(self, job: JobRecord) -> None:
-        """Let the tasks of a new job run on all nodes that such jobs hold, and theirs on its.
+        """Let the tasks of a job run on all nodes that such jobs hold, and theirs on its.
 
         What a scheduler of tasks can share out by itself needs no borders: dependent tasks go where their
         data is, a shuffle spans all these nodes, and a node changes hands without a wait. Only actors and
         what belongs on one node keep to the job's own.
         """
-        for kind in _COMMON:
-            job.lanes[kind].restriction = self.common
+        guests = [lane for lane in job.inherited if lane.guest]
+        self._move([*job.lanes.values(), *guests], job, job.allotment, self.common)
+        self.common.grant(job.allotment)
 
     def leave_common(self, job: JobRecord) -> None:
         """Let the job have its nodes for itself again; what others execute there ends there."""
-        if job.reach is not self.common:
-            return
-        for lane in (*job.lanes.values(), *job.inherited):
-            if lane.restriction is self.common:
-                lane.restriction = job.allotment
-        for key, lane in self.owner.items():
-            ts = self.scheduler.tasks.get(key) if lane.job is job else None
-            if ts is not None and ts.worker_restrictions is self.common:
-                ts.worker_restrictions = job.allotment
-        self.common.revoke(job.allotment)
+        if job.reach is self.common:
+            self._move([*job.lanes.values(), *job.inherited], job, self.common, job.allotment)
+            self.common.revoke(job.allotment)
+
+    def _move(self, lanes: Iterable[Lane], job: JobRecord, old: AllotmentSet, new: AllotmentSet) -> None:
+        """Have the tasks of a job in these lanes, and those on workers, run on other nodes than before."""
+        for lane in lanes:
+            if lane.restriction is old:
+                lane.restriction = new
+        # those that are done, too: they may have to be made again
+        for key, lane in self.owner.items() if job.unfinished or job.expected.came_tasks else ():
+            ts = self.scheduler.tasks.get(key) if lane.job is job and lane.restriction is not old else None
+            if ts is not None and ts.worker_restrictions is old:
+                ts.worker_restrictions = new
 
     # -------------------------------------------------------------- resting
 
