@@ -90,7 +90,8 @@ async def test_seconds_of_operations_at_once_count_once(c, s, a):
     array = zarr.create_array(store.with_read_only(False), shape=(16,), chunks=(1,), dtype="i8")
     array[:] = 1
     async with rt.job("slow", nodes=1) as job:
-        await within(c.submit(read, pure=False))
+        held = c.submit(read, pure=False)
+        await within(held)
     assert record(s, job).request.io_by_nodes == ()
     await heard([a])
     row = job_row(await rt.io(), job.id)
@@ -98,6 +99,12 @@ async def test_seconds_of_operations_at_once_count_once(c, s, a):
     assert row["intensity"] > 0.5
     assert not module._busy._under_way
     assert row["quality"] == "metered"
+    # tasks of one name are told apart, also while a result of the first is held
+    async with rt.job("more", nodes=1) as more:
+        await within(c.submit(read, pure=False))
+    await heard([a])
+    assert job_row(await rt.io(), more.id)["read_bytes"] == row["read_bytes"]
+    del held
     # the next of its name is taken to be like it
     async with rt.job("slow", nodes=1, io_intensity=0.1) as again, rt.job("other", nodes=1) as other:
         await until(lambda: record(s, again).request.io_by_nodes, "the next one is told")
@@ -349,6 +356,7 @@ def test_the_mount_of_a_folder_names_its_file_system(tmp_path):
         "node1:/fs /scratch lustre rw 0 0\n"
         "tmpfs /scratch/fast tmpfs rw 0 0\n"
         "fs2:/all /all/of\\040us nfs4 rw 0 0\n"
+        "fs3:/ /all beegfs rw 0 0\n"
         "odd line\n"
     )
     assert mount_of(Path("/scratch/run/1"), mounts) == ("lustre", "/scratch")
@@ -369,6 +377,7 @@ def test_accounts_keep_targets_spans_and_tasks_apart_and_take_nothing_else():
             ("b", "write", "io all", "seconds", 0.6),  # both at once for a while
             ("b", "write", "thread-cpu", "seconds", 1.4),
             ("c", "rest", "io ~write local /", "bytes", 3.0),
+            ("c", "rest", "io ~busy local /", "s", 0.5),
             ("c", "rest", "io ~all", "s", 1.0),
             ("b", "write", "io of somebody", "bytes", 9.0),
         ]

@@ -127,7 +127,7 @@ _FIELDS: Mapping[Any, list[str]] = {
     module.ClientState: ["client_key", "wants_what"],
     module.TaskPrefix: ["duration_average", "name"],
     module.TaskGroup: ["states", "prefix", "span_id", "last_worker", "last_worker_tasks_left"],
-    spans.Span: ["name", "groups", "_cumulative_worker_metrics"],
+    spans.Span: ["name", "id", "groups", "_cumulative_worker_metrics"],
     spans.SpansSchedulerExtension: ["spans"],
     broker.Broker: ["_topics"],
     broker.Topic: ["subscribers"],

@@ -8,7 +8,7 @@ scheduler can be taken out again. Every attribute of `distributed` that is not d
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from distributed.comm import CommClosedError
@@ -325,18 +325,20 @@ def unannotate(ts: TaskState) -> None:
         ts.annotations = {name: value for name, value in annotations.items() if name != ANNOTATION}
 
 
-def put_in_span(scheduler: Scheduler, groups: Iterable[TaskGroup], name: str, id: str) -> None:
+def put_in_span(
+    scheduler: Scheduler, groups: Iterable[TaskGroup], name: str, id: str, over: Callable[[str], bool]
+) -> None:
     """Have task groups that are in no span of a user's belong to one: Dask's own tools tell it apart then.
 
     As an annotation it would be sent to workers with every task. A group is in one span, as in stock: that of
-    its first task.
+    its first task, or of a later one when nothing of that span runs any more (`over`, by its id).
     """
     spans = scheduler.extensions.get("spans")
     if spans is None:
         return
     for group in groups:
         present = spans.spans.get(group.span_id)
-        if present is not None and present.name == _DEFAULT_SPAN:
+        if present is not None and (present.name == _DEFAULT_SPAN or (present.id != id and over(present.id))):
             span = spans._ensure_span((name,), (id,))
             present.groups.discard(group)
             span.groups.add(group)

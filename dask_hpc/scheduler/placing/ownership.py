@@ -182,7 +182,8 @@ class Ownership:
             if more and not lane.job.is_default:
                 lane.job.expected.came(group.prefix, more)
         for job, its_groups in of_job.items():
-            writes.put_in_span(state.scheduler, its_groups, job.name, job.span_id)
+            # results of an earlier job that are still held keep the group of tasks of their name
+            writes.put_in_span(state.scheduler, its_groups, job.name, job.span_id, state.jobs.has_ended)
         return set(jobs.values())
 
     def _job(self, name: Any, client: str) -> JobRecord:

@@ -31,6 +31,7 @@ class JobTable:
         self.announced: dict[str, JobRecord] = {}
         self.active: dict[str, JobRecord] = {}
         self.ended: deque[JobRecord] = deque()
+        self._ended_spans: set[str] = set()
         #: Rows of those that ended before these, as JSON, by id: a kilobyte each.
         self._past: dict[str, str] = {}
         #: What completed jobs took, by name and size: what the next ones of that name are expected to take.
@@ -95,10 +96,16 @@ class JobTable:
         known = self.active.pop(job.id, None) or self.announced.pop(job.id, None)
         if known is not None and not job.is_default:
             self.ended.append(job)
+            self._ended_spans.add(job.span_id)
             if len(self.ended) > _ENDED_KEPT:
                 self._put_away(self.ended.popleft())
 
+    def has_ended(self, span_id: str) -> bool:
+        """Whether that is the span of a job that has ended, of those that are remembered."""
+        return span_id in self._ended_spans
+
     def _put_away(self, job: JobRecord) -> None:
+        self._ended_spans.discard(job.span_id)
         request = job.request
         asked = {"user": request.user, "weight": request.weight, "exclusive": request.exclusive}
         nothing = dict.fromkeys(("forecast", "target_nodes", "held_task_s"))
