@@ -10,6 +10,8 @@ import time
 import numpy as np
 import pytest
 
+from dask_hpc.client.readers import Reader
+from dask_hpc.client.turns import unneeded
 from dask_hpc_policies.coupling import contract
 from dask_hpc_policies.coupling.turns import Turns, Verdict, makes_room
 
@@ -52,6 +54,7 @@ def test_a_block_lies_within_its_field_and_is_of_its_type() -> None:
         ({"y": math.inf}, (3, 6), "float64", "at has inf along 'y'"),
         ({"x": None}, (3, 6), "float64", "at has None along 'x'"),
         ({"x": "4"}, (3, 6), "float64", "at has '4' along 'x'"),
+        ({}, (0, 6), "float64", "at least one"),
         ({}, (8,), "float64", "1 dimensions"),
         ({}, (8, 6), "float32", "type float32; allowed: float64"),
     ):
@@ -253,7 +256,26 @@ def test_no_more_is_remembered_however_many_steps_come() -> None:
     for step in range(1000):
         assert turns.ask(0, step) == turns.ask(1, step) == Verdict(step)
         turns.done(step)
+        turns.computed(step)  # word of that may come late
     assert len(turns._steps) <= 64
+    assert not turns._computed
+
+
+def test_who_is_behind_is_told_of_each_step_what_the_others_were() -> None:
+    turns = Turns(1, "drop-newest", 2)
+    told = [turns.ask(0, step) for step in range(100)]
+    assert [turns.ask(1, step) for step in range(100)] == told == [Verdict(0), *[Verdict(None)] * 99]
+
+
+def test_a_step_lacks_blocks_of_who_has_left_before_it_and_of_nobody_else() -> None:
+    turns = Turns(4, "wait", 2)
+    for step in (3, 5, 7):
+        turns.ask(0, step)
+        turns.ask(1, step)
+    turns.whole(1, 0)
+    assert [turns.lacking(1, after) for after in (None, 3, 5, 7)] == [5, 5, 7, None]
+    turns.lose(2)
+    assert turns.lacking(1, 5) is None
 
 
 def test_as_many_steps_as_a_window_has_are_remembered_whatever_was_left_out_between_them() -> None:
@@ -277,3 +299,19 @@ def test_the_window_of_a_step_that_is_analysed_is_remembered_however_many_are_le
     assert 100 in turns.flight
     assert set(range(1, 101)) <= turns.begun(0, 400).keys()
     assert len(turns._steps) < 101 + 100 + 64 + 2
+
+
+def test_a_late_reader_begins_with_the_next_step() -> None:
+    reader = Reader(None, None, 3, None)  # type: ignore[arg-type]
+    for turn in (2, 3, 4):
+        reader.put(turn, 10 * turn, "value", None)
+    assert [reader.has(turn) for turn in (2, 3, 4)] == [False, True, True]
+    reader.drop(3)
+    assert [reader.has(turn) for turn in (3, 4)] == [False, True]
+
+
+def test_no_step_is_held_that_no_window_needs_which_may_still_be_computed() -> None:
+    # two steps are analysed, those between them had to make room
+    assert unneeded(range(20), [2, 10], 12, 3) == [3, 4, 5, 6, 7]
+    assert unneeded(range(20), [], 12, 3) == list(range(10))
+    assert unneeded(range(20), [0], 1, 1) == []

@@ -17,6 +17,7 @@ from sources import asked, nothing_left, producers, told, whole
 import dask_hpc
 from dask_hpc.coupling.this_host import hosts
 from dask_hpc.errors import CouplingError
+from dask_hpc.scheduler.coupling import flow as of_flow
 from dask_hpc.scheduler.coupling.bells import Bell, rung
 from dask_hpc.scheduler.coupling.flow import Flow
 from dask_hpc.scheduler.coupling.joining import Joining
@@ -74,10 +75,25 @@ def test_producers_wait_for_the_first_worker_as_for_one_that_is_lost() -> None:
         assert await joining.flow_join("heat", 0, 1, "token", ["here"]) == {
             "wait": "no worker is there; add workers"
         }
-        there["tcp://here:1"] = ["here"]
+        there |= {"tcp://elsewhere:1": ["elsewhere"], "tcp://here:1": ["here"]}
         assert (await joining.flow_join("heat", 0, 1, "token", ["here"]))["worker"] == "tcp://here:1"
 
     asyncio.run(check())
+
+
+def test_who_does_not_come_is_waited_for_a_minute_and_ten_times_the_longest_step(monkeypatch) -> None:
+    now_s = [0.0]
+    monkeypatch.setattr(of_flow, "stopwatch_s", lambda: now_s[0])
+    for longest_s, most_s in ((0.5, 60), (20.0, 200)):
+        now_s[0] = 0.0
+        flow = Flow("heat", "id", (), 2, "wait", "client", longest_s=longest_s)
+        flow.ranks[0] = of_flow.Rank("token", ["here"])
+        flow.await_all([0])
+        now_s[0] = most_s - 1.0
+        flow.check()
+        now_s[0] = most_s + 1.0
+        with pytest.raises(CouplingError, match=f"rank 0 has not come for {most_s} s"):
+            flow.check()
 
 
 def test_who_gives_up_waiting_is_not_remembered() -> None:

@@ -5,17 +5,24 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+from distributed.utils_test import gen_test
+from helpers import until
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dask_hpc.scheduler.coupling import helpers as of_helpers
 from dask_hpc.scheduler.coupling.flow import Flow
-from dask_hpc.scheduler.coupling.helpers import shared
+from dask_hpc.scheduler.coupling.helpers import Helpers, shared
 from dask_hpc.scheduler.coupling.measured import Measured
 from dask_hpc.scheduler.coupling.splits import Splits
+from dask_hpc.scheduler.coupling.staging import Staging
 from dask_hpc.scheduler.coupling.steps import Steps
 from dask_hpc.scheduler.coupling.workers import APART_S, STAGING, Workers
+from dask_hpc.wire import HELPER_RESOURCE
+from dask_hpc.worker.coupling import taking as of_taking
 from dask_hpc_policies.coupling.contract import Field
 from dask_hpc_policies.coupling.turns import Turns
+from dask_hpc_policies.model import COMPUTE
 from dask_hpc_policies.placement.learner import Learner
 
 
@@ -33,6 +40,15 @@ def test_it_is_learned_from_values_and_steps_when_somebody_looks():
     assert measured.bandwidth.mean == pytest.approx(1e8)
     view = measured.view()
     assert (view.step_s, view.simulation_s, view.in_transit_s, view.steps) == (1.0, 1.0, 0.5, 5)
+
+
+def test_a_step_that_may_have_waited_is_no_measure_of_the_simulation():
+    measured = Measured()
+    for now_s, room in ((0.0, True), (1.0, False), (50.0, True), (52.0, True)):
+        measured.whole(now_s, room)
+    measured.learn(cores=2)
+    known = measured.simulation.one_core_s
+    assert (known.samples, measured.view().simulation_s) == (2, 1.5)
 
 
 def test_what_is_said_beforehand_is_known_until_it_is_measured():
@@ -196,3 +212,68 @@ def test_where_blocks_lie_is_looked_at_step_by_step_though_a_place_is_ahead():
     assert (there(0, 2, 0, 1), there(1, 2, 2, 3)) == (False, True)
     # nothing is kept of what was
     assert [len(its) for its in flow.layouts.values()] == [1, 1]
+
+
+def test_who_waits_for_a_core_does_not_work(monkeypatch):
+    clock_s, ready_s, note = iter((10.0, 12.0)), iter((100.0, 100.5)), {}
+    monkeypatch.setattr(of_taking, "epoch_s", lambda: next(clock_s))
+    monkeypatch.setattr(of_taking, "_ready_s", lambda: next(ready_s))
+    transfers = [{"keys": {key: 8}, "total": 8, "duration": 0.5} for key in "xyz"]
+    with of_taking.taken(SimpleNamespace(transfer_incoming_log=transfers), {"x": 8, "z": 6}, note, "took"):
+        assert note == {}
+    assert note == {"took": [10.0, 12.0, 1.5, 16.0, 1.0, 14.0]}
+
+
+def test_blocks_go_to_nodes_that_stage_only_where_no_other_computes():
+    there = {name: SimpleNamespace(address=name, host=f"host of {name}") for name in "ab"}
+    nodes = {f"node {name}": SimpleNamespace(workers=[name]) for name in "ab"}
+    state = SimpleNamespace(now_s=lambda: 0.0, role_of=lambda ws: COMPUTE, nodes=SimpleNamespace(nodes=nodes))
+    scheduler = SimpleNamespace(running=list(there.values()), workers=there)
+    workers = Workers(SimpleNamespace(scheduler=scheduler, state=state))
+    for lent, takes in ((set(), "ab"), ({"node a"}, "b"), ({"node a", "node b"}, "ab")):
+        # what is lent computes meanwhile, and is wanted for staging again
+        workers.lent = lent
+        assert workers.hosts() == {name: [f"host of {name}"] for name in takes}
+
+
+def test_a_node_that_was_lent_comes_back_unless_somebody_holds_it():
+    asked = []
+
+    def act(actions, trigger):
+        asked.extend(one.node for one in actions)
+
+    nodes = {
+        name: SimpleNamespace(role=COMPUTE, up=up, job=job, reserved=reserved)
+        for name, up, job, reserved in (
+            ("a", True, "job", False),
+            ("b", True, None, True),
+            ("c", False, None, False),
+            ("d", True, None, False),
+        )
+    }
+    state = SimpleNamespace(nodes=SimpleNamespace(nodes=nodes), roles={})
+    engine = SimpleNamespace(state=state, controller=SimpleNamespace(act=act))
+    staging = Staging(engine, SimpleNamespace(lent=set(nodes), leaving=set(), look=lambda: None))
+    staging.settle([SimpleNamespace(staging=4)])
+    assert (asked, staging.settled) == (["d"], False)
+
+
+@gen_test(timeout=10)
+async def test_a_worker_keeps_a_helper_core_where_values_may_wait_for_one():
+    told = []
+
+    async def tell(scheduler, addresses, name, count):
+        told.append((*addresses, count))
+
+    scheduler = SimpleNamespace(
+        resources={HELPER_RESOURCE: {"a": 1, "b": 3}},
+        workers={name: SimpleNamespace(resources={}) for name in "abc"},
+    )
+    workers = SimpleNamespace(by_node=lambda addresses: {name: {name: 2} for name in addresses})
+    helpers = Helpers(SimpleNamespace(scheduler=scheduler), workers)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(of_helpers.remote, "tell", tell)
+        # the program has all threads of the nodes
+        helpers.leave(["a", "b", "c"], own_threads=2)
+        await until(lambda: not helpers._telling, "all have heard")
+    assert sorted(told) == [("b", 1), ("c", 0)]

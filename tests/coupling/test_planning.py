@@ -76,6 +76,7 @@ async def test_flows_that_take_long_to_plan_are_planned_beside_the_loop_and_now_
         # it took two seconds: what has changed is looked at after 18 more
         now[0] = 19.9
         assert planning.planned("heat", view(9.1)).plan == plan
+        assert not planning._under_way
         now[0] = 20.0
         assert planning.planned("heat", view(9.1)).plan == plan
         await until(lambda: asked[1:], "it is planned again")

@@ -172,5 +172,9 @@ def test_a_step_can_be_sent_again_until_its_slot_is_free() -> None:
         kept.copy(step, [{"field": "T"}], [block], 2)
         block += 1
     assert [(step, kept.blocks(step)[1][0][0]) for step in kept] == [(7, 7.0), (8, 8.0)]
+    # those in a slot are none of them
+    kept.add(5, again, 0, [{"field": "T"}], copies)
+    kept.copy(9, [{"field": "T"}], [block], 2)
+    assert list(kept) == [8, 5, 9]
     kept.leave([8])
     assert list(kept) == [8]

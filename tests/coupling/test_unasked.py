@@ -13,6 +13,7 @@ import dask_hpc
 from dask_hpc.errors import CouplingError
 from dask_hpc.wire import COUPLE
 from dask_hpc.worker.coupling import receiver
+from dask_hpc.worker.coupling.places import Place, Step
 
 
 @live(workers=2, timeout=60)
@@ -94,3 +95,19 @@ async def test_no_transfer_begins_while_a_program_exchanges_data_itself(c, s, a,
         assert await anext(values) == (1, 1.0)
     await flow.close()
     await nothing_left(s, a)
+
+
+def test_of_steps_that_went_to_a_lost_worker_those_stay_that_are_sent_again() -> None:
+    async def check() -> None:
+        place = Place("flow", 0, frozenset({0, 1}))
+        verdict = asyncio.ensure_future(asyncio.sleep(0))
+        for number, blocks in ((1, {}), (2, {}), (3, {0: []}), (4, {})):
+            place.steps[number] = Step(verdict, blocks)  # type: ignore[arg-type]
+        # a producer comes that has sent the third step here, and comes anew with the first three
+        place.drop(3, 0, again=[2])
+        assert list(place.steps) == [2, 3, 4]
+        place.drop(None, 1, again=[])
+        assert list(place.steps) == [2, 3, 4]
+        await verdict
+
+    asyncio.run(check())

@@ -101,3 +101,11 @@ def test_where_one_is_the_best_those_below_are_tried_before_any_between(power, f
     used, found = settle(Tokens(most), curve(1, fall), most)
     assert list(dict.fromkeys(used)) == [1 << way for way in range(power, -1, -1)]
     assert found.now == min(good(curve(1, fall), most))
+
+
+def test_it_looks_no_closer_at_large_numbers_than_pays():
+    used, found = settle(Tokens(1), curve(700, 0.02), 2048)
+    # 700 is the best: in steps of a thirtieth of it
+    assert sorted(tasks for tasks in set(used) if 680 < tasks < 730) == [688, 704, 720]
+    # it is not tried, and what nearly the best of those gets is enough
+    assert found.now == 654

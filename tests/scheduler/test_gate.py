@@ -7,13 +7,15 @@ from time import time
 from types import SimpleNamespace as Namespace
 
 from dask_hpc.scheduler.internals.allotment import HOLD
+from dask_hpc.scheduler.io import tokens
 from dask_hpc.scheduler.io.accounts import accounts
-from dask_hpc.scheduler.io.tokens import TokenLearning
+from dask_hpc.scheduler.io.tokens import Learner, TokenLearning
 from dask_hpc.scheduler.placing.gate import Gate
 from dask_hpc.scheduler.tables.jobs import JobRecord
 from dask_hpc.wire import IO_SECONDS
 from dask_hpc_policies.jobs.jobspec import job_spec
 from dask_hpc_policies.model import JobRequest
+from dask_hpc_policies.rules.io.tokens import Tokens
 
 DISK = ("lustre", "/scratch")
 
@@ -111,6 +113,15 @@ def test_a_task_that_has_left_its_thread_has_no_token_any_more():
     assert keys(send(job)) == ["write-1"]
 
 
+def test_a_task_whose_worker_is_lost_has_its_token_still_when_it_is_sent_again_at_once():
+    gate, job = gated(1, task(0), task(1))
+    (sent,) = send(job)
+    sent.state = "no-worker"
+    job.park(sent)
+    assert keys(send(job)) == ["write-0"]
+    assert gate.taken(DISK) == 1
+
+
 def test_a_job_that_ends_leaves_nobody_behind():
     gate, job = gated(1, task(0), task(1), task(2))
     assert keys(send(job)) == ["write-0"]
@@ -149,6 +160,29 @@ def test_tasks_that_do_not_read_and_write_any_more_need_no_tokens():
     learning.tick(0.0, [job], executed(1.0))
     assert (gate.needs, gate.waiting) == ({}, {})
     assert keys(send(job)) == ["write-1", "write-2"]
+
+
+def test_one_more_is_let_through_when_nobody_gives_a_token_back_for_long(monkeypatch):
+    gate, job = gated(1, *map(task, range(3)))
+    (holder,) = send(job)
+    learning = TokenLearning(Namespace(settings=Namespace(io_tokens="auto")), gate)
+    learning._learners[DISK] = Learner(Tokens(1))
+    usual_s = 2.0
+    monkeypatch.setattr(tokens.durations, "usual", lambda ts: (None, usual_s))
+
+    def at(now_s):
+        learning.tick(now_s, [job], accounts([]))
+        return gate.limits[DISK]
+
+    assert [at(now_s) for now_s in (5.0, 34.9)] == [1, 1]
+    # it has ended, and the next has its token
+    holder.state = "memory"
+    assert gate.reopen() == {job}
+    (holder,) = send(job)
+    assert [at(now_s) for now_s in (35.0, 64.9, 65.0, 94.9)] == [1, 1, 2, 2]
+    # tasks of that kind take long
+    gate.limits[DISK], usual_s = 1, 20.0
+    assert [at(now_s) for now_s in (164.9, 165.0)] == [1, 2]
 
 
 def test_versions_take_tokens_and_never_wait_for_their_first():

@@ -153,7 +153,8 @@ def test_who_waits_gets_what_it_can_do_without_and_what_it_had_grown_by() -> Non
     # a size that somebody else has said is its own: 5 s on 5 nodes are too long
     ask = Asked()
     ask(FLOW, idle=2)
-    assert resizes(ask(sized(FLOW, 5, steps=101), WAITS, idle=0)) == []
+    one_node = replace(WAITS, start_nodes=1, min_nodes=1, max_nodes=1)
+    assert resizes(ask(sized(FLOW, 5, steps=101), one_node, idle=0)) == []
 
 
 def test_a_program_of_many_analyses_is_sized_with_the_split_that_was_planned_outside() -> None:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import random
+from collections import Counter
 
 import pytest
+from placements import any_application
 
+from dask_hpc_policies.placement.application import MODES, nodes_for
 from dask_hpc_policies.placement.size import best_size
+from dask_hpc_policies.placement.times import least_staging, load_of, phases_of
 from dask_hpc_policies.placement.view import AnalysisView, FlowView, PlatformView, SimulationView
 
 #: Two staging nodes, which are the bottleneck in the end.
@@ -35,3 +40,25 @@ def test_a_program_is_to_have_the_fewest_nodes_with_which_its_step_is_shortest()
     # nothing is known of the simulation, or it keeps its nodes
     assert best_size(dataclasses.replace(FLOW, simulation=SimulationView()), [4, 5]) is None
     assert best_size(FLOW, []) is best_size(FLOW, [1, 2]) is None
+
+
+def test_the_fewest_staging_nodes_are_those_of_trying_each() -> None:
+    chance, found = random.Random(3), Counter[bool]()
+    while len(found) < 2 or min(found.values()) < 40:
+        application = any_application(chance)
+        platform = application.platform
+        nodes, helpers = chance.randint(1, platform.nodes), chance.randint(0, platform.cores - 1)
+        load = load_of(application, [chance.random() < 0.4 for _ in application.analyses])
+        most, mode = platform.nodes - nodes, chance.choice(MODES)
+        if not load.in_transit or not most or load.in_situ and not helpers:
+            continue
+        steps_s = {
+            n: phases_of(application, load, nodes, helpers, mode, n).step_s(mode) for n in range(1, most + 1)
+        }
+        room = platform.staging_memory_bytes
+        needed = 1 if room is None else nodes_for(load.in_transit_bytes, room)
+        as_short = [n for n, step_s in steps_s.items() if step_s <= steps_s[most] * (1 + 1e-9)]
+        # what does not fit has all of them
+        enough = next((n for n in as_short if n >= needed), most)
+        assert least_staging(application, load, nodes, helpers, mode) == enough, application
+        found[enough < most] += 1

@@ -1,0 +1,50 @@
+"""What counts reads and writes, by its parts: where files are, what is written, what is remembered."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import Counter
+
+from distributed.metrics import context_meter
+from zarr.core.buffer import default_buffer_prototype
+from zarr.storage import MemoryStore
+
+from dask_hpc.scheduler.io.learned import Learned, Run
+from dask_hpc.wire import IO_METRIC
+from dask_hpc.worker.io import counters
+from dask_hpc.worker.metered import metered
+from dask_hpc_policies.model import JobRequest
+
+
+def test_bytes_are_of_the_latest_file_that_was_opened_for_them(monkeypatch):
+    monkeypatch.setattr(counters, "mount_of_file", lambda path: None if path == "/dev/null" else (path, "/"))
+    monkeypatch.setattr(counters, "mount_of_open_files", lambda: counters.UNKNOWN)
+    opened = [("/in", None, os.O_RDONLY), ("/out", None, os.O_WRONLY), ("/dev/null", None, os.O_RDWR)]
+    both = [("/both", None, os.O_RDWR), *opened]
+
+    def places(opened):
+        return [counters._place(opened, writing=writing)[0] for writing in (False, True)]
+
+    assert (places(opened), places(opened[::-1])) == (["/in", "/out"], ["/in", "/out"])
+    assert (places(both[:1]), places([])) == (["/both", "/both"], ["unknown", "unknown"])
+
+
+def test_a_value_that_is_there_is_not_written_again():
+    moved, value = Counter(), default_buffer_prototype().buffer.from_bytes(b"12345678")
+
+    async def twice():
+        for _ in range(2):
+            await metered(MemoryStore(store), "t").set_if_not_exists("key", value)
+
+    store = {}
+    with context_meter.add_callback(lambda name, number, unit: moved.update({name: number})):
+        asyncio.run(twice())
+    assert moved[f"{IO_METRIC} write store t"] == 8
+
+
+def test_the_latest_names_are_remembered():
+    learned = Learned()
+    for number in (0, 1, *range(1, 1001)):
+        learned.add(str(number), 1, Run(1.0, 2.0, 100))
+    assert [bool(learned.shares(JobRequest(name=name))) for name in ("0", "1", "1000")] == [False, True, True]
