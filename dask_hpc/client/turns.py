@@ -6,7 +6,7 @@ import asyncio
 import threading
 import weakref
 from bisect import bisect_left
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
 from typing import Any
@@ -95,7 +95,7 @@ class Spawned:
     `fail` is told why one has failed that is `needed`.
     """
 
-    def __init__(self, fail: Callable[[str], Awaitable[None]]) -> None:
+    def __init__(self, fail: Callable[[str], Coroutine[Any, Any, None]]) -> None:
         self._fail = fail
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -106,15 +106,14 @@ class Spawned:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def needed(self, work: Awaitable[None]) -> None:
+    def needed(self, work: Coroutine[Any, Any, None]) -> None:
         """Have something begin that nobody waits for, and without which nothing goes on."""
-        self(self._or_fail(work))
+        self(work).add_done_callback(self._look)
 
-    async def _or_fail(self, work: Awaitable[None]) -> None:
-        try:
-            await work
-        except Exception as error:  # whatever it is, nobody is to wait for ever
-            await self._fail(str(error) or repr(error))
+    def _look(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            # whatever it is, nobody is to wait for ever
+            self(self._fail(str(error) or repr(error)))
 
     async def end(self) -> None:
         """Cancel all but the one that this is called in, and wait for their end."""
