@@ -69,7 +69,9 @@ def family(client: Client, kind: str, first: int, elements: int, notes: str, cha
         between, function = client.submit(work.passed, parent, workers=[here], pure=False), work.derived
     numbers = range(first, first + _CHILDREN)
     children = [client.submit(function, n, between, notes, workers=[elsewhere], pure=False) for n in numbers]
-    wait(children, timeout=_MADE_S)
+    # else it would ask the default client, which a command does not have
+    with client.as_current():
+        wait(children, timeout=_MADE_S)
     if problem := next((each.exception() for each in children if each.status != "finished"), None):
         raise RuntimeError(f"results of {kind} do not come to be: {problem}")
     return Kin(parent, children)

@@ -72,6 +72,10 @@ def ls(name: str | None, store: Store, as_json: bool) -> None:
     complete is false for what is being written or was left unfinished, and for a version whose manifest is
     damaged.
     """
+    ask = asked(store.folder)
+    found = ask(store.versions, _checked(name))
+    if name is not None and not found:
+        ask(store.find, name)  # says which names there are
     rows = [
         {
             "name": version.name,
@@ -82,7 +86,7 @@ def ls(name: str | None, store: Store, as_json: bool) -> None:
             "created_s": version.created_s,
             "levels": list(version.levels),
         }
-        for version in asked(store.folder)(store.versions, _checked(name))
+        for version in found
     ]
     if as_json:
         echo_json(rows)
@@ -268,7 +272,8 @@ def restore(
             raise click.UsageError(f"{error}" if folder else f"{error} (here: --store DIR)") from None
         futures = list({future.key: future for future in futures_of(found.made)}.values())
         with progress_bar("restore") as show:
-            for done, future in enumerate(as_completed(futures), 1):
+            # nobody else's client is there
+            for done, future in enumerate(as_completed(futures, loop=client.loop), 1):
                 if future.status != "finished":
                     raise click.ClickException(_unread(future))
                 if show is not None:

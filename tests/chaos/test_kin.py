@@ -18,7 +18,7 @@ def test_a_family_waits_for_a_second_worker(tmp_path: Path, monkeypatch: pytest.
     notes.touch()
     with (
         LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=":0") as cluster,
-        Client(cluster) as client,
+        Client(cluster, set_as_default=False) as client,
     ):
 
         def sleep(seconds: float) -> None:

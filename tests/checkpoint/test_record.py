@@ -135,7 +135,6 @@ BAD = {
     "a segment outside": lambda told: told["manifest"]["packs"].update({"0": "../../x"}),
     "a version outside": lambda told: told.update(id="../x"),
     "a host that there is not": lambda told: told["places"].__setitem__(0, 9),
-    "a host before the first": lambda told: told["places"].__setitem__(0, -1),
     "a manager that is none": lambda told: told["homes"][0].update(address="http://10.0.0.1:40001"),
     "a folder of nobody": lambda told: told["homes"][0].update(folder="/dev/shm/dask-hpc-me-0"),
     "a segment too many": lambda told: told["manifest"]["packs"].update({"8": "0" * 32}),
@@ -154,6 +153,11 @@ BAD = {
 def test_a_record_that_was_made_to_lead_elsewhere_is_refused(change):
     with pytest.raises(CheckpointError, match="no record of a version in memory"):
         parse(edited(made(Scheme("partner")), change))
+
+
+def test_a_block_is_with_a_host_of_its_record():
+    with pytest.raises(CheckpointError, match="a block is with no host of it"):
+        parse(edited(made(), lambda told: told["places"].__setitem__(0, -1)))
 
 
 @given(data=st.data())

@@ -168,7 +168,8 @@ def test_a_name_that_could_be_a_path_is_refused(store: Path, command: list[str])
 
 def test_unknown_names_and_versions_say_which_there_are(store: Path) -> None:
     with unchanged(store):
-        result = run("checkpoint", "verify", "nothing", "--store", str(store))
-        refused(result, 1, "there are field, other")
+        for command in ("verify", "ls"):
+            result = run("checkpoint", command, "nothing", "--store", str(store))
+            refused(result, 1, "no checkpoint is called 'nothing'", "there are field, other")
         result = run("checkpoint", "verify", "other", "--version", "9", "--store", str(store))
         refused(result, 1, "there are 1")

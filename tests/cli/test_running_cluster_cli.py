@@ -142,7 +142,11 @@ def test_settings_and_policy_change_from_outside(client: Client, s: Any) -> None
         assert runtime.status()[part] == before[part]
 
 
-def test_a_version_is_restored_as_a_data_set_of_the_cluster(client: Client, s: Any, tmp_path: Path) -> None:
+def test_a_version_is_restored_as_a_data_set_of_the_cluster(
+    client: Client, s: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # as in a shell, where there is no other client
+    monkeypatch.setattr("distributed.client._get_global_client", lambda: None)
     field = xr.Dataset({"t": (("y", "x"), da.arange(20, chunks=20).reshape(4, 5).rechunk((2, 3)))})
     for scale in (1, 2, 3):
         save(field * scale, tmp_path)

@@ -165,6 +165,9 @@ async def test_a_version_stays_beside_one_of_another_name_that_has_the_same_resu
     await until(lambda: kept, "nothing is read from the first one")
     late(s)
     assert await read(c) == await read(c, "other") == [0, 1]
+    await until(lambda: len(kept._of["field", False].keys) > len(data), "what was restored has gone")
+    late(s)
+    assert len(versions(s)) == 2
     await let_go(s, *data)
     await until(lambda: ("other", False) in kept._of, "nobody has any of them")
     late(s)
