@@ -253,6 +253,27 @@ def test_workers_that_are_named_leave_safely_after_an_uninstall_and_while_they_s
     asyncio.run(run())
 
 
+def test_a_cluster_whose_runtime_went_meanwhile_stays_as_it_is_and_nobody_waits_for_less() -> None:
+    stuck = asyncio.Event()
+    cluster: Any = Bare(has_runtime=False, _wanted={"": 1}, _stuck={"": stuck}, _excess=lambda pool: 2)
+    asyncio.run(SafeScaling._release(cluster, ""))
+    assert (cluster._wanted, stuck.is_set()) == ({"": 3}, True)
+
+
+def test_of_workers_that_have_not_come_yet_no_more_are_given_up_than_are_too_many() -> None:
+    given_up: list[str] = []
+
+    async def coming(pool: str) -> list[str]:
+        return ["x", "y", "z"]
+
+    async def forget(specs: list[str]) -> None:
+        given_up.extend(specs)
+
+    cluster: Any = Bare(has_runtime=True, _coming=coming, _forget=forget, _excess=lambda pool: 2)
+    asyncio.run(SafeScaling._release(cluster, ""))
+    assert given_up == ["x", "y"]
+
+
 def _held(made: Shrinkable, job: Any) -> int:
     state = of(made.scheduler).engine.state
     return int(state.nodes_up(state.jobs.find(job.id)))

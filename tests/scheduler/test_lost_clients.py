@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 
 from distributed import Client, SchedulerPlugin
 from helpers import asleep, live, record, started, state_of, until
 from tasks import inc, slow_inc
 
 import dask_hpc
+from dask_hpc.scheduler.core.lifecycle import Lifecycle
 from dask_hpc.scheduler.rpc.service import of
 from dask_hpc_policies.codec import encode
 from dask_hpc_policies.jobs.jobspec import job_spec
@@ -107,3 +109,40 @@ async def test_a_job_whose_client_goes_before_it_is_opened_does_not_wait_for_eve
     (row,) = await rt.jobs()
     assert row["state"] == "cancelled"
     assert "before it was submitted" in row["reason"]
+
+
+def test_what_becomes_of_the_jobs_of_a_client_that_goes_comes_back_or_is_closed():
+    def job(client, *, closed=False, done=False):
+        return SimpleNamespace(client=client, closed=closed, done=done, dropped=False, client_gone_s=None)
+
+    open_, busy, over, theirs = jobs = [
+        job("a", done=True), job("a", closed=True), job("a", closed=True, done=True), job("b"),
+    ]  # fmt: skip
+    announced = job("a")
+    lifecycle, cancelled = object.__new__(Lifecycle), []
+    lifecycle.cancel = lambda job, code, text: cancelled.append(job)
+    lifecycle.scheduler = SimpleNamespace(clients={"b"})
+    lifecycle.state = state = SimpleNamespace(
+        now_s=lambda: 7.0,
+        settings=SimpleNamespace(client_timeout_s=5.0),
+        jobs=SimpleNamespace(named=jobs, active={}, announced={"new": announced}),
+    )
+    lifecycle.client_left("a")
+    assert cancelled == [announced], "nobody will open it"
+    assert [each.client_gone_s for each in jobs] == [7.0, 7.0, 7.0, None]
+    # of what is closed, only that of which nothing is left that somebody wants
+    assert [each.dropped for each in jobs] == [False, False, True, False]
+    cancelled.clear()
+    lifecycle.tick(11.9)
+    assert cancelled == []
+    lifecycle.tick(12.0)
+    assert cancelled == [open_], "what is closed needs no client"
+    cancelled.clear()
+    lifecycle.client_joined("a")
+    assert [each.client_gone_s for each in jobs] == [None] * 4
+    theirs.client_gone_s = 1.0
+    lifecycle.client_joined("a")
+    assert theirs.client_gone_s == 1.0
+    lifecycle.client_closed("a")
+    assert cancelled == [open_]
+    assert (busy.dropped, over.dropped, state.jobs.named) == (False, True, jobs)
