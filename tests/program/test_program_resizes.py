@@ -171,7 +171,7 @@ async def test_a_program_gets_the_nodes_it_asks_for_or_a_part_or_a_reason(c, s, 
         program = heat(job)
         run = start(program)
         await stepped(program, run)
-        for wrong in (0, 3, -2, 1.0, "1", True, None):
+        for wrong in (0, 3, -2, 1.5, "1", True, None):
             with pytest.raises(InvalidJob, match="from -1 to 2 without 0"):
                 await job.request(wrong)
         async with rt.job("other", nodes=1) as other:
