@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from numbers import Integral
 from typing import Any
 
 from dask.utils import parse_timedelta
+
+from dask_hpc_policies.numeric import whole
 
 #: Arguments of `adapt`; ``minimum_jobs`` and ``maximum_jobs`` are those of clusters of batch jobs.
 _ADAPT = frozenset(
@@ -82,14 +83,15 @@ def check_scale(options: Mapping[str, Any]) -> None:
         raise TypeError(f"scale got {', '.join(sorted(options))}; allowed: {allowed}{jobs}")
 
 
-def whole(value: Any) -> Any:
-    """A whole float as the whole number it is; anything else as it is."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+def as_whole(value: Any) -> Any:
+    """A whole float as the whole number it is; what is no whole number as it is."""
+    number = whole(value)
+    return value if number is None else number
 
 
 def _is_count(value: Any) -> bool:
-    value = whole(value)
-    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 0
+    number = whole(value)
+    return number is not None and number >= 0
 
 
 def check_counts(**counts: Any) -> None:

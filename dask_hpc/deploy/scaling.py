@@ -21,7 +21,7 @@ from distributed.core import Status
 from distributed.deploy.spec import NoOpAwaitable
 
 from dask_hpc.deploy.adaptive import PolicyAdaptive
-from dask_hpc.deploy.arguments import check_adapt, check_counts, check_flags, check_scale, whole
+from dask_hpc.deploy.arguments import as_whole, check_adapt, check_counts, check_flags, check_scale
 from dask_hpc.deploy.by_hand import ChangedByHand
 from dask_hpc.deploy.dashboard_link import link_template
 from dask_hpc.deploy.specified import DEFAULT_POOL
@@ -227,7 +227,7 @@ class SafeScaling(WithRuntime, ChangedByHand):
         """
         if isinstance(Adaptive, type) and issubclass(Adaptive, PolicyAdaptive):
             check_adapt(kwargs)
-            kwargs = {name: whole(value) for name, value in kwargs.items()}
+            kwargs = {name: as_whole(value) for name, value in kwargs.items()}
         return super().adapt(Adaptive, *args, **kwargs)
 
     def _warn_if_adaptive(self) -> None:

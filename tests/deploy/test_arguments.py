@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from dask_hpc.deploy.arguments import (
+    as_whole,
     check_adapt,
     check_counts,
     check_flags,
     check_scale,
-    whole,
     workers_of,
 )
 
@@ -64,8 +64,8 @@ def test_sizes_are_whole_numbers_and_flags_are_flags() -> None:
             check_counts(n=n)
     with pytest.raises(ValueError, match="force is 1; allowed: True or False"):
         check_flags(dry_run=True, force=1)
-    assert (whole(2.0), whole(2.5), whole(inf), whole("x")) == (2, 2.5, inf, "x")
-    assert type(whole(2.0)) is int
+    assert (as_whole(2.0), as_whole(2.5), as_whole(inf), as_whole("x")) == (2, 2.5, inf, "x")
+    assert type(as_whole(2.0)) is int
 
 
 def test_jobs_are_so_many_workers_and_are_those_of_batch_systems() -> None:

@@ -137,7 +137,7 @@ class Memory:
             copies, note = await self._protect(version, writing, scheme)
             homes = {str(block.pack): home for home, block in writing.held}
             groups = {id(copy.group): copy.group for copy, _ in copies.values() if copy.group is not None}
-            written = [writing.written[at] for at in range(plan.count)]
+            written = [writing.every[at].written for at in range(plan.count)]
             record = await asyncio.to_thread(
                 made, version.version, plan, number, written, homes, tuple(groups.values())
             )

@@ -106,7 +106,6 @@ class Writing:
             for number, key in enumerate(keys[self._first[index] : self._first[index + 1]]):
                 self._places.setdefault(key, []).append((index, number))
         #: What is written, by number over all arrays, and where each result is: of several, in the last one.
-        self.written: dict[int, Written] = {}
         self.every: dict[int, Block] = {}
         self.blocks: dict[Any, Block] = {}
         self._call_of: Call = to_store("")
@@ -149,7 +148,12 @@ class Writing:
     def own_bytes(self) -> int:
         """Bytes that were written here: without what is linked."""
         places = [place for key, places in self._places.items() if key not in self._known for place in places]
-        return sum(self.written[self._first[index] + number].nbytes for index, number in places)
+        return sum(self.every[self._first[index] + number].written.nbytes for index, number in places)
+
+    @property
+    def written(self) -> dict[int, Written]:
+        """Where what is written lies, by number over all arrays."""
+        return {at: block.written for at, block in self.every.items()}
 
     @property
     def held(self) -> list[tuple[Home, Written]]:
@@ -354,7 +358,6 @@ class Writing:
 
     def _note(self, index: int, number: int, key: Any, written: Written, *more: Any) -> None:
         at = self._first[index] + number
-        self.written[at] = written
         self.every[at] = self.blocks[key] = Block(self._arrays[index], number, written, *more)
-        if all(self._first[at] + which in self.written for at, which in self._places[key]):
+        if all(self._first[at] + which in self.every for at, which in self._places[key]):
             self._left.pop(key, None)

@@ -122,9 +122,8 @@ class TokenLearning:
                 nbytes, seconds = sums.get(target, (0, 0.0))
                 row = work.targets.get(target)
                 sums[target] = nbytes + (row.nbytes if row else 0), seconds + work.task_s
-        for both in without - busy:
-            if both in needs:
-                self._gate.forget(*both)
+        for both in (without - busy) & needs.keys():
+            self._gate.forget(*both)
         while len(needs) > _NAMES:
             del needs[next(iter(needs))]
         names = {name for name, _ in needs}

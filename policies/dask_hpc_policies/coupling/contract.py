@@ -8,8 +8,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any
+
+from dask_hpc_policies.numeric import is_real
 
 #: Bounds of the steps that an analysis gets, and of those that it has one value for.
 WINDOW, EVERY = (1, 1024), (1, 2**31)
@@ -84,7 +86,7 @@ def checked_number(what: str, value: Any, lo: int, hi: int) -> int:
 
 def checked_amount(what: str, value: Any, unit: str) -> float:
     """A finite number of units, 0 or more; raises `ValueError` for others."""
-    if isinstance(value, Real) and not isinstance(value, bool):
+    if is_real(value):
         with suppress(OverflowError):
             number = float(value)
             if 0 <= number < math.inf:
