@@ -8,6 +8,7 @@ from collections import Counter
 from types import SimpleNamespace
 
 import dask
+import pytest
 from helpers import engine, live, record, started, until
 from tasks import inc
 
@@ -167,14 +168,19 @@ def test_what_is_not_usual_is_counted_in_full() -> None:
     left_by_a_job = Alone()
     left_by_a_job.lane.inherited = True
     assert left_by_a_job.step("released", "waiting") == ["in full"]
-    for name in ("held", "doubtful"):
-        known = Alone()
-        getattr(known.small, name)["y"] = None
-        assert known.step("memory", "forgotten") == ["in full"]
     assert Alone().step("processing", "erred") == ["in full"]
     other_lane = Alone()
     other_lane.lane.kind = "root"
     assert other_lane.step("processing", "memory") == ["in full"]
+
+
+@pytest.mark.parametrize("name", ["held", "doubtful"])
+def test_what_is_known_of_a_small_result_goes_with_its_task(name: str) -> None:
+    for key, done in (("x", ["forgets x"]), ("y", [])):
+        known = Alone()
+        getattr(known.small, name)[key] = None
+        known.small.forget = lambda key, known=known: known.done.append(f"forgets {key}")
+        assert known.step("memory", "forgotten") == done
 
 
 def test_a_jobs_own_tasks_are_counted_in_full_where_they_are_not_usual() -> None:

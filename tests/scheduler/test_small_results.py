@@ -254,7 +254,8 @@ async def test_what_tasks_before_a_shuffle_leave_has_no_copy(c, s, *workers):
         await until(lambda: sum(ts.state == "memory" for ts in inputs) >= 5, "shards are sent")
         assert {ts.nbytes < 1024 for ts in inputs if ts.state == "memory"} == {True}
         await until(lambda: small_part(s).equipped, "workers know the question")
-        await until(lambda: not small_part(s)._calls and not engine(s).small.waiting, "all have been asked")
+        small = engine(s).small
+        await until(lambda: not (small.fresh or small.waiting or small_part(s)._calls), "all have been asked")
         assert not held(s).keys() & {ts.key for ts in inputs}
         waits = next(
             ws.address for ws in s.workers.values() if any("block" in str(ts.key) for ts in ws.processing)

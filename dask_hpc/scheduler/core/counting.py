@@ -128,14 +128,18 @@ def counting(
                     job.held += 1
                     job.park(tasks[key])
                     return
-            elif start == "memory" and finish == "released" and not held:
+            elif start == "memory" and finish == "released":
                 try:
                     shuffles(key, start, finish, stimulus_id=stimulus_id)
                 finally:
                     restrict(tasks[key], lane)
+                    if key in held:
+                        small.left_memory(key)
                 return
-        if finish == "forgotten" and start in _AT_REST and lane is not None and not held and not doubtful:
+        if finish == "forgotten" and start in _AT_REST and lane is not None:
             del owner[key]
+            if key in doubtful or key in held:
+                small.forget(key)
             shuffles(key, start, finish, stimulus_id=stimulus_id)
             return
         # as with stock, an error of one plugin, which it logs, keeps nothing from the others

@@ -21,14 +21,17 @@ def sendable(scheduler: Scheduler, keys: Iterable[Any]) -> dict[str, dict[Any, i
     Not among them are actors, data that no task has made, and what the tasks around the barrier of a shuffle
     leave: the shards are elsewhere, and a shuffle that begins anew needs all of these tasks to run.
     """
+    tasks = scheduler.tasks
     found: dict[str, dict[Any, int]] = {}
+    # most clusters have none, and this runs for most tasks of jobs
+    barriers = any(map(is_barrier, [f"{name}-" for name in scheduler.task_prefixes]))
     for key in keys:
-        ts = scheduler.tasks.get(key)
-        if ts is None or not ts.who_has or ts.actor or ts.run_id is None or is_barrier(key):
+        ts = tasks.get(key)
+        if ts is None or not ts.who_has or ts.actor or ts.run_id is None:
             continue
-        near = [*ts.dependents, *ts.dependencies]
-        if not near or not any(is_barrier(other.key) for other in near):
-            found.setdefault(next(iter(ts.who_has)).address, {})[key] = ts.run_id
+        if barriers and any(is_barrier(one.key) for one in (ts, *ts.dependents, *ts.dependencies)):
+            continue
+        found.setdefault(next(iter(ts.who_has)).address, {})[key] = ts.run_id
     return found
 
 
