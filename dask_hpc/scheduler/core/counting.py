@@ -133,12 +133,12 @@ def counting(
                     shuffles(key, start, finish, stimulus_id=stimulus_id)
                 finally:
                     restrict(tasks[key], lane)
-                    if key in held:
+                    if held and key in held:
                         small.left_memory(key)
                 return
         if finish == "forgotten" and start in _AT_REST and lane is not None:
             del owner[key]
-            if key in doubtful or key in held:
+            if doubtful or held:
                 small.forget(key)
             shuffles(key, start, finish, stimulus_id=stimulus_id)
             return
