@@ -148,7 +148,7 @@ _ATTRIBUTES = (
     "tasks workers running plugins extensions unrunnable queued idle_task_count clients handlers "
     "stream_handlers stream_comms periodic_callbacks loop WORKER_SATURATION total_occupancy "
     "_workers_added_total _workers_removed_total no_workers_timeout _no_workers_since worker_plugins "
-    "bandwidth rpc _broker idle total_nthreads resources task_groups transition_log"
+    "bandwidth rpc _broker idle total_nthreads resources task_groups task_prefixes transition_log"
 ).split()
 _STREAMS = ("update-graph", "steal-response", "long-running", "worker-status-change", "close-client")
 
