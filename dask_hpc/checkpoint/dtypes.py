@@ -109,7 +109,8 @@ def stored(dtype: np.dtype[Any]) -> Stored:
     if dtype.kind == "O":
         return Stored("string", "", None, "object")
     if (data_type := _structured(dtype)) is not None:
-        return Stored(data_type, base64.b64encode(bytes(dtype.itemsize)).decode(), None)
+        # later releases of Zarr ask which end comes first in its fields; earlier ones take it for granted
+        return Stored(data_type, base64.b64encode(bytes(dtype.itemsize)).decode(), "little")
     return BYTES
 
 

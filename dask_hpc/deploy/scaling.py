@@ -141,16 +141,16 @@ class SafeScaling(WithRuntime, ChangedByHand):
     def __await__(self) -> Generator[Any, Any, Self]:
         """Wait until it is there and, after a resize, has that size.
 
-        Workers that cannot leave are waited for until it is known why (`refused`). Others than those that
-        have asked for the size do not wait for what leaves: a client that connects meanwhile, for example.
+        Workers that cannot leave are waited for until it is known why (`refused`). Who has not asked for the
+        size, as a client that connects meanwhile, does not wait for what leaves.
         """
         before = set(self._taken_out)
         yield from super().__await__()
         if taken_out := self._taken_out - before:
             yield from asyncio.wait(taken_out).__await__()
-        resized = _RESIZED.get()
-        if resized is not None and resized() is self:
+        if (resized := _RESIZED.get()) is not None and resized() is self:
             yield from self._settled().__await__()
+            _RESIZED.set(None)  # what others ask for later is theirs
         return self
 
     def pin(self, *workers: Any) -> Any:

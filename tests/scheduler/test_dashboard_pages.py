@@ -147,7 +147,8 @@ async def test_they_look_seldom_and_only_while_somebody_looks_at_them(c, s, a):
                 assert looks
 
 
-@live(1, scheduler_kwargs=DASHBOARD)
+# Bokeh's threads end a moment after the page is closed, which the scheduler does not wait for
+@live(1, scheduler_kwargs=DASHBOARD, clean_kwargs={"threads": False})
 async def test_an_open_page_says_that_the_runtime_is_gone(c, s, a):
     rt = await dask_hpc.install(c)
     with pytest.MonkeyPatch.context() as patch:

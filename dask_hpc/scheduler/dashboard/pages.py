@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 
 #: What is passed to the function that makes an application for the dashboard.
 _PARAMETERS = ("applications", "server", "prefix", "template_variables")
+#: How often is looked whether pages that are still open have been closed, in seconds.
+_CLOSED_S = 1.0
 
 
 class Panels:
@@ -105,7 +107,7 @@ class Panels:
             logger.exception("The panels could not be taken off the dashboard")
 
     def _take_off(self, ours: Any, paths: tuple[str, ...]) -> None:
-        ours.stop()
+        self._stop(ours)
         served = self._scheduler.http_application.applications
         if ours in served:
             served.remove(ours)
@@ -113,6 +115,15 @@ class Panels:
             self._stock.applications.pop(path, None)
         menu = _menu(self._scheduler)
         menu[:] = [entry for entry in menu if f"/{entry['url']}" not in paths]
+
+    def _stop(self, ours: Any) -> None:
+        """Once nobody has a page open: some releases of Bokeh cut these off, before they can say why."""
+        sessions = [session for path in ours.app_paths for session in ours.get_sessions(path)]
+        if any(session.connection_count for session in sessions):
+            self._scheduler.loop.call_later(_CLOSED_S, self._stop, ours)
+        else:
+            # Bokeh refuses to wait for what runs on this very loop
+            ours.stop(wait=False)
 
 
 def check(scheduler: Any, stock: Any) -> list[str]:
