@@ -55,10 +55,14 @@ def chaos(runs: int, seed: int, faults: str | None, folder: Path | None, as_json
     if unknown:
         raise click.UsageError(f"--faults is {faults!r}; allowed: {', '.join(FAULTS)}, with commas between")
     rows = []
-    with (
-        tempfile.TemporaryDirectory(prefix="dask-hpc-chaos-", dir=folder) as base,
-        progress_bar("runs") as show,
-    ):
+    try:
+        made = tempfile.TemporaryDirectory(prefix="dask-hpc-chaos-", dir=folder)
+    except OSError as error:
+        at = "the folder for temporary files" if folder is None else str(folder)
+        raise click.UsageError(
+            f"no store can be made in {at}: {error.strerror}; give a --folder that can be written to"
+        ) from error
+    with made as base, progress_bar("runs") as show:
         for row in _rows(range(seed, seed + runs), chosen, Path(base), where):
             rows.append(row)
             if show is not None:

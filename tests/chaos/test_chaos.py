@@ -79,6 +79,11 @@ def test_faults_that_there_are_not_are_refused() -> None:
     )
 
 
+def test_a_folder_where_no_store_can_be_made_is_refused_before_a_cluster_starts(tmp_path: Path) -> None:
+    missing = str(tmp_path / "missing")
+    refused(run("chaos", "--runs", "1", "--folder", missing), 2, missing, "No such file", "--folder")
+
+
 @pytest.mark.slow
 def test_nothing_protected_is_lost_computed_again_or_wrong(tmp_path: Path) -> None:
     found = list(rows_on_own(range(len(FAULTS)), FAULTS, tmp_path))
