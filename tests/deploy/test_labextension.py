@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import time
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import dask
-from dask_labextension.manager import DaskClusterManager
 from distributed import Client
 from distributed.utils_test import gen_test
 
 import dask_hpc
 from dask_hpc.deploy.adaptive import PolicyAdaptive
+
+with warnings.catch_warnings():
+    # it looks for a loop as it is imported, of which Python 3.12 and later warn
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from dask_labextension.manager import DaskClusterManager
 
 FACTORY = {
     "labextension.factory.module": "dask_hpc",
