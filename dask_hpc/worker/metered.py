@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from distributed.metrics import context_meter
 from zarr.abc.store import Store
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from zarr.abc.store import ByteRequest
     from zarr.core.buffer import Buffer, BufferPrototype
 
+_T = TypeVar("_T")
 #: Kind of a store that is no folder.
 _NO_FILES = "store"
 #: Protocols of fsspec for folders of this host, or what it has mounted.
@@ -183,36 +184,12 @@ class MeteredStore(WrapperStore[Store]):
     async def get_ranges(self, key: str, byte_ranges: Any, **how: Any) -> AsyncGenerator[Any, None]:
         """Read parts of one value, several at once; of a store that has a way to."""
         store: Any = self._store
-        groups = store.get_ranges(key, byte_ranges, **how)
-        while True:
-            with self._busy():
-                group = await anext(groups, None)
-            if group is None:
-                return
+        async for group in self._each(store.get_ranges(key, byte_ranges, **how)):
             self._tell("read", sum(len(value) for _, value in group if value is not None))
             yield group
 
-    # later releases of Zarr do without a loop where a store can, and ask it; some would take these for a yes
-    if hasattr(WrapperStore, "get_sync"):
-
-        def get_sync(self, key: str, **how: Any) -> Buffer | None:
-            """Read a value on this thread."""
-            with self._busy():
-                value: Buffer | None = super().get_sync(key, **how)  # type: ignore[misc]
-            if value is not None:
-                self._tell("read", len(value))
-            return value
-
-        def set_sync(self, key: str, value: Buffer) -> None:
-            """Write a value on this thread."""
-            with self._busy():
-                super().set_sync(key, value)  # type: ignore[misc]
-            self._tell("write", len(value))
-
-        def delete_sync(self, key: str) -> None:
-            """Delete a value on this thread."""
-            with self._busy():
-                super().delete_sync(key)  # type: ignore[misc]
+    # later releases of Zarr can do without a loop, in threads that know nothing of the task: not here
+    get_sync = set_sync = delete_sync = None
 
     async def set(self, key: str, value: Buffer) -> None:
         """Write a value."""
@@ -275,24 +252,24 @@ class MeteredStore(WrapperStore[Store]):
 
     def list_prefix(self, prefix: str) -> AsyncIterator[str]:
         """Keys under a prefix."""
-        return self._names(self._store.list_prefix(prefix))
+        return self._each(self._store.list_prefix(prefix))
 
     def list_dir(self, prefix: str) -> AsyncIterator[str]:
         """Names in a folder."""
-        return self._names(self._store.list_dir(prefix))
+        return self._each(self._store.list_dir(prefix))
 
     def list(self) -> AsyncIterator[str]:
         """All keys."""
-        return self._names(self._store.list())
+        return self._each(self._store.list())
 
-    async def _names(self, found: AsyncIterator[str]) -> AsyncGenerator[str, None]:
+    async def _each(self, found: AsyncIterator[_T]) -> AsyncGenerator[_T, None]:
         while True:
             # who asks for them may take its time between two
             with self._busy():
-                name = await anext(found, None)
-            if name is None:
+                one = await anext(found, None)
+            if one is None:
                 return
-            yield name
+            yield one
 
 
 class _Busy:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import statistics
 from collections.abc import Callable
@@ -17,8 +18,8 @@ HELD = 100_000
 
 
 def run(options: Options) -> list[Row]:
-    tasks = options.pick(TASKS, 4000, 160)
-    repetitions = options.pick(5, 5, 2)
+    tasks = options.given.tasks or options.pick(TASKS, TASKS, 160)
+    repetitions = options.pick(5, 3, 2)
     rows = []
     for workers in options.pick((16, 256, 1000), (16, 256, 1000), (16,)):
         samples = interleave(_cases(tasks), repetitions, workers, 4)
@@ -115,5 +116,15 @@ async def _pause(machine: Machine, begin: Callable[[], None]) -> None:
     await asyncio.sleep(0)
 
 
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """How large the graphs are."""
+    parser.add_argument("--tasks", type=int, metavar="N", help=f"of a graph; {TASKS:,} if not said")
+
+
 if __name__ == "__main__":
-    main("jobs", "Cost of tasks inside jobs: microseconds over stock; CPU of the loop with many held", run)
+    main(
+        "jobs",
+        "Cost of tasks inside jobs: microseconds over stock; CPU of the loop with many held",
+        run,
+        arguments,
+    )

@@ -147,18 +147,23 @@ async def test_they_look_seldom_and_only_while_somebody_looks_at_them(c, s, a):
                 assert looks
 
 
-# Bokeh's threads end a moment after the page is closed, which the scheduler does not wait for
-@live(1, scheduler_kwargs=DASHBOARD, clean_kwargs={"threads": False})
+@live(1, scheduler_kwargs=DASHBOARD)
 async def test_an_open_page_says_that_the_runtime_is_gone(c, s, a):
     rt = await dask_hpc.install(c)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(panel_documents, "INTERVAL_MS", 20)
+        patch.setattr(panels, "_CLOSED_S", 0.02)
+        ours, stopped = service.of(s).panels._ours, []
+        stop = ours.stop
+        patch.setattr(ours, "stop", lambda **how: stopped.append(stop(**how)))
         async with Browser(s, PATHS[0]) as jobs, Browser(s, PATHS[1]) as decisions:
             await rt.uninstall()
             await until(lambda: "switched off" in decisions.root.text, "it says so")
             await until(lambda: "switched off" in jobs.root.title.text, "it says so")
             # and looks no more
             assert [page.document.session_callbacks for page in (jobs, decisions)] == [[], []]
+            assert stopped == []
+        await until(lambda: stopped, "nobody has a page open, and Bokeh's threads end")
 
 
 @pytest.mark.errors("cannot be shown any more")
