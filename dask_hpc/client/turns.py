@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from distributed import Future
+from distributed.comm import CommClosedError
 from distributed.protocol.pickle import dumps, loads
 
 from dask_hpc.client.readers import Reader
@@ -113,7 +114,8 @@ class Spawned:
     def _look(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             # whatever it is, nobody is to wait for ever
-            self(self._fail(str(error) or repr(error)))
+            why = "the scheduler cannot be reached: " if isinstance(error, CommClosedError) else ""
+            self(self._fail(why + (str(error) or repr(error))))
 
     async def end(self) -> None:
         """Cancel all but the one that this is called in, and wait for their end."""
@@ -238,6 +240,8 @@ async def _asked_for(future: Future) -> tuple[Any, BaseException | None]:
             if is_cancelled():
                 raise
             # somebody else has given up what was fetched with it
+        except Exception as raised:  # a value that no worker can send; nobody may be left who takes it
+            return None, raised
 
 
 def is_cancelled() -> bool:

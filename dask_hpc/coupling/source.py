@@ -17,6 +17,7 @@ from distributed.comm import CommClosedError, connect
 from distributed.core import rpc
 from distributed.protocol import to_serialize
 
+from dask_hpc.coupling.given import array_of, connect_s
 from dask_hpc.coupling.kept import Kept
 from dask_hpc.coupling.scheduler_file import address_in
 from dask_hpc.coupling.this_host import hosts
@@ -49,7 +50,7 @@ class Source:
     security
         A `distributed.Security` for TLS. None: what Dask's configuration says.
     timeout
-        Seconds to wait for the flow and the other producers.
+        Seconds to wait for the flow and the other producers; for the scheduler no longer than Dask waits.
     copies
         Whether blocks that go over the connection are copied here, so that they can be sent again when their
         worker is lost: those of as many of the latest steps as the ring has slots.
@@ -80,7 +81,7 @@ class Source:
     ) -> None:
         self.name, self.timeout_s = checked_name(name), checked_seconds("timeout", timeout)
         self.size = checked_number("size", size, 1, _RANKS)
-        self.rank = checked_number("rank", rank, 0, size - 1)
+        self.rank = checked_number("rank", rank, 0, self.size - 1)
         text = os.fspath(scheduler)
         if "://" not in text and (":" not in text or os.path.exists(text)):
             text = address_in(text)
@@ -246,10 +247,7 @@ class Source:
             raise ValueError(f"at has {first}; allowed: {allowed}")
         told, arrays = [], []
         for name, block in blocks.items():
-            array = np.asarray(block)
-            if not array.dtype.isnative:
-                # of the type its name is told, which is that of this machine's own
-                array = array.astype(array.dtype.newbyteorder("="))
+            array = array_of(self._fields[name], block)
             begin, shape = self._fields[name].placed(at, array.shape, array.dtype.name)
             told.append({"field": name, "at": begin, "shape": shape, "dtype": array.dtype.name})
             arrays.append(array)
@@ -257,7 +255,8 @@ class Source:
 
     async def _join(self, lost: str | None = None) -> None:
         deadline_s, again_s = time.monotonic() + self.timeout_s, _AGAIN_S
-        async with rpc(self._scheduler, connection_args=self._security) as scheduler:
+        most_s = connect_s(self.timeout_s)
+        async with rpc(self._scheduler, timeout=most_s, connection_args=self._security) as scheduler:
             while True:
                 arguments = {
                     "name": self.name, "rank": self.rank, "size": self.size, "token": self._token,

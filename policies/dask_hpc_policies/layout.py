@@ -14,6 +14,8 @@ from functools import partial
 from numbers import Integral
 from typing import Any
 
+from dask_hpc_policies.numeric import whole
+
 
 class LayoutError(ValueError):
     """A layout does not cover its domain; the message names the range and the node."""
@@ -148,11 +150,12 @@ def layout_function(
     ValueError
         When `blocks_per_node` is no number of blocks, or a layout is given beside it.
     """
-    if isinstance(blocks_per_node, bool) or not isinstance(blocks_per_node, int) or blocks_per_node < 1:
+    blocks = whole(blocks_per_node)
+    if blocks is None or blocks < 1:
         raise ValueError(f"blocks_per_node is {blocks_per_node!r}; allowed: a number of blocks, 1 or more")
     if layout is None:
-        return partial(even_layout, blocks_per_node=blocks_per_node)
-    if blocks_per_node != 1:
+        return partial(even_layout, blocks_per_node=blocks)
+    if blocks != 1:
         raise ValueError(
             f"blocks_per_node is {blocks_per_node} beside a layout function, which says itself how many "
             "parts each node has; give one of them"

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import math
 import random
+import re
 import time
+from typing import Any
 
+import dask
 import numpy as np
 import pytest
+import xarray as xr
 
 from dask_hpc.client.readers import Reader
-from dask_hpc.client.turns import unneeded
+from dask_hpc.client.turns import _asked_for, unneeded
+from dask_hpc.coupling.given import array_of, connect_s
 from dask_hpc_policies.coupling import contract
 from dask_hpc_policies.coupling.turns import Turns, Verdict, makes_room
 
@@ -62,10 +68,47 @@ def test_a_block_lies_within_its_field_and_is_of_its_type() -> None:
             T.placed(at, shape, dtype)
 
 
-def test_a_whole_number_of_numpy_is_one_and_becomes_a_plain_one() -> None:
-    for value in (np.int64(3), np.uint8(3), 3):
+def test_a_block_that_a_plain_array_would_say_otherwise_is_refused() -> None:
+    values = np.arange(48.0).reshape(8, 6)
+    labelled = xr.DataArray(values, dims=T.dims)
+    for block in (values, values.astype(">f8"), values.tolist(), labelled, np.ma.masked_array(values)):
+        array = array_of(T, block)
+        assert (type(array), array.dtype.isnative) == (np.ndarray, True)
+        assert np.array_equal(array, values)
+    for block, said in (
+        (np.ma.masked_less(values, 3), "block of 'T' has masked values"),
+        (labelled.T, "block of 'T' has dims ('x', 'y'); needed: ('y', 'x'), in this order"),
+        (labelled.rename(x="z"), "block of 'T' has dims ('y', 'z')"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(said)):
+            array_of(T, block)
+
+
+def test_a_value_that_no_worker_can_send_is_an_answer_for_whoever_is_left() -> None:
+    class Kept:
+        async def exception(self) -> None:
+            return None
+
+        async def _sent(self) -> None:
+            raise TypeError("Could not serialize object of type lock")
+
+        def __await__(self) -> Any:
+            return self._sent().__await__()
+
+    # raised, it would be shown as what nobody has looked at once a flow is closed that has asked for it
+    value, error = asyncio.run(_asked_for(Kept()))  # type: ignore[arg-type]
+    assert (value, type(error)) == (None, TypeError)
+
+
+def test_who_waits_for_a_moment_does_not_wait_longer_for_the_scheduler() -> None:
+    with dask.config.set({"distributed.comm.timeouts.connect": "30 s"}):
+        assert [connect_s(timeout_s) for timeout_s in (0.0, 3.0, 600.0)] == [1.0, 3.0, 30.0]
+
+
+def test_a_whole_number_of_numpy_or_written_as_a_float_is_one_and_becomes_a_plain_one() -> None:
+    for value in (np.int64(3), np.uint8(3), np.float64(3), 3.0, 3):
         assert type(contract.checked_number("step", value, 0, 3)) is int
-    for value in (np.bool_(True), True, np.float64(3), "3", None, 4, np.int64(-1)):
+    for value in (np.bool_(True), True, 2.5, float("nan"), float("inf"), "3", None, 4, np.int64(-1)):
         with pytest.raises(ValueError, match="allowed: a whole number from 0 to 3"):
             contract.checked_number("step", value, 0, 3)
     for value in (np.float32(3), np.int64(3), 3):

@@ -81,6 +81,41 @@ def test_producers_wait_for_the_first_worker_as_for_one_that_is_lost() -> None:
     asyncio.run(check())
 
 
+def test_of_two_sources_of_one_rank_that_come_at_once_one_is_refused(monkeypatch) -> None:
+    now_s = [0.0]
+    monkeypatch.setattr(of_flow, "stopwatch_s", lambda: now_s[0])
+    there = {"tcp://here:1": ["here"]}
+
+    async def check() -> None:
+        engine = SimpleNamespace(scheduler=SimpleNamespace(workers=there))
+        flow = Flow("heat", "id", (), 2, "wait", "client")
+        workers = SimpleNamespace(hosts=lambda: there)
+        joining = Joining(engine, workers, None, {"heat": flow}.get, None)  # type: ignore[arg-type]
+
+        async def join(token: str, rank: int = 0, within_s: float = 0.0) -> dict:
+            return await joining.flow_join("heat", rank, 2, token, ["here"], within_s=within_s)
+
+        # while others are waited for, who comes later may be the same one, started anew
+        first = asyncio.ensure_future(join("first", within_s=30))
+        await asyncio.sleep(0)
+        second = asyncio.ensure_future(join("second", within_s=30))
+        await asyncio.sleep(0)
+        await join("other", rank=1)
+        with pytest.raises(ValueError, match="rank is 0, which another source of 'heat' that came later has"):
+            await first
+        assert (await second)["worker"] == "tcp://here:1"
+        # it is about to connect
+        assert await join("third") == {"wait": "another source of rank 0 is on its way"}
+        flow.came(0)
+        with pytest.raises(ValueError, match="rank is 0, which another source of 'heat' has or had"):
+            await join("third")
+        # rank 1 has died on its way
+        now_s[0] = 11.0
+        assert (await join("anew", rank=1))["worker"] == "tcp://here:1"
+
+    asyncio.run(check())
+
+
 def test_who_does_not_come_is_waited_for_a_minute_and_ten_times_the_longest_step(monkeypatch) -> None:
     now_s = [0.0]
     monkeypatch.setattr(of_flow, "stopwatch_s", lambda: now_s[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +13,7 @@ from dask_hpc_policies.layout import (
     Part,
     even_layout,
     indices_moved,
+    layout_function,
     overlap_plan,
 )
 
@@ -87,3 +89,11 @@ def test_a_layout_that_cannot_be_is_refused_with_the_place(parts, words):
 def test_layouts_of_different_domains_have_no_plan():
     with pytest.raises(LayoutError, match="10 indices, the new one 11"):
         overlap_plan(even_layout(10, ["a"]), even_layout(11, ["a"]))
+
+
+def test_blocks_of_a_node_are_a_whole_number_of_any_type():
+    for blocks in (2, 2.0, np.int64(2)):
+        assert layout_function(None, blocks)(8, ["a", "b"]) == even_layout(8, ["a", "b"], 2)
+    for blocks in (0, 2.5, True, "2"):
+        with pytest.raises(ValueError, match="allowed: a number of blocks, 1 or more"):
+            layout_function(None, blocks)

@@ -22,6 +22,8 @@ _SPARE = 2
 #: A producer that does not come to its worker, or to another after that one was lost, is taken for dead after
 #: so many seconds, and so many times the longest step so far: it notices with its next `send`.
 BACK_S, BACK_STEPS = 60.0, 10.0
+#: Nobody takes the place of one that was told of its worker before it has had so long to connect.
+_ON_ITS_WAY_S = 10.0
 #: News that more is about to follow is told of so much later at most, in seconds.
 _MOMENT_S = 0.02
 #: Blocks of so many producers are compared with one another as they come: a microsecond of the loop each.
@@ -180,6 +182,10 @@ class Flow:
         if len(self.ranks) == size:
             # they wait for the last one: waking all of them for each would cost as many squared
             self.bell.ring()
+
+    def on_its_way(self, number: int) -> bool:
+        """Whether a producer was told of its worker a moment ago, and is not connected to it yet."""
+        return stopwatch_s() - self.awaited.get(number, float("-inf")) < _ON_ITS_WAY_S
 
     def came(self, number: int) -> None:
         """A producer is connected to its worker."""

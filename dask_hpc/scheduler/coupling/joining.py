@@ -84,12 +84,16 @@ class Joining:
             raise CouplingError(f"flow {name!r} is that of a program on the cluster; declare another flow")
         there = flow.ranks.get(rank)
         if there is None or there.token != token:
+            if flow.on_its_way(rank):
+                return {"wait": f"another source of rank {rank} is on its way"}
             flow.admit(rank, size, token, hosts)
         while len(flow.ranks) < size:
             if not await rung(flow.bell, until_s - loop.time()):
                 missing = next(one for one in range(size) if one not in flow.ranks)
                 return {"wait": f"rank {missing} of {size} has not come"}
             flow.check()
+        if flow.ranks[rank].token != token:
+            raise ValueError(f"rank is {rank}, which another source of {name!r} that came later has")
         return self._placed(flow, rank, lost, last, kept)
 
     def _placed(

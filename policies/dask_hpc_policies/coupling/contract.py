@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
 
+from dask_hpc_policies import numeric
 from dask_hpc_policies.numeric import is_real
 
 #: Bounds of the steps that an analysis gets, and of those that it has one value for.
@@ -78,10 +79,11 @@ def checked_name(name: Any, what: str = "name") -> str:
 
 
 def checked_number(what: str, value: Any, lo: int, hi: int) -> int:
-    """A whole number within bounds; raises `ValueError` for others."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or not lo <= int(value) <= hi:
+    """A whole number within bounds, also one that is written as a float; raises `ValueError` for others."""
+    number = numeric.whole(value)
+    if number is None or not lo <= number <= hi:
         raise ValueError(f"{what} is {value!r}; allowed: a whole number from {lo} to {hi}")
-    return int(value)
+    return number
 
 
 def checked_amount(what: str, value: Any, unit: str) -> float:
