@@ -223,7 +223,7 @@ def test_a_scheduler_without_workers_there_finds_by_the_store_what_is_then_dropp
 
 
 @pytest.mark.slow
-def test_what_nobody_asks_for_is_dropped_and_its_managers_end(tmp_path):
+def test_what_nobody_asks_for_is_dropped(tmp_path):
     with earlier(str(tmp_path / "notes")) as (process, left):
         process.kill()
 
