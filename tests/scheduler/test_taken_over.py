@@ -191,6 +191,10 @@ async def test_nobody_takes_what_belongs_to_a_scheduler_that_answers(c, s, a, tm
     # and of two that come one is first
     assert not left_behind._noted(folder, owner, other)
     assert read_owner(folder) == gone
+    # nor does one that anybody can read take what was encrypted
+    write_owner(folder, gone := Owner("Scheduler-of-before", "tls://127.0.0.1:1"))
+    assert await LeftBehind(a, take)._settled(folder, other, time.time(), wanted)
+    assert read_owner(folder) == gone
 
 
 @pytest.mark.slow
