@@ -165,8 +165,11 @@ def test_what_was_stopped_does_not_come_after_what_ran_later(explorer, monkeypat
 
 
 def test_close_ends_what_is_under_way_and_takes_every_widget_away(monkeypatch):
-    def endless(plan, progress):
+    began = threading.Event()
+
+    def endless(plan, progress, found):
         while True:
+            began.set()
             progress(0.0)
 
     monkeypatch.setattr(exploration, "run", endless)
@@ -175,6 +178,8 @@ def test_close_ends_what_is_under_way_and_takes_every_widget_away(monkeypatch):
 
     async def main():
         explorer.run.click()
+        await until(began.is_set)
+        assert threads()
         explorer.close()
         explorer.close()
         await until(lambda: not threads())
