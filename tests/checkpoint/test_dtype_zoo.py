@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tensorstore
 import xarray as xr
+import zarr
 from dtypes import CHANCE, FIELDS, ORDERED, OTHERS, TEXTS, TIMES, WORDS, numbers
 from saved import save
 
@@ -56,6 +57,15 @@ def test_plain_xarray_reads_the_same_values_and_dtype(dtype: Any, tmp_path: Path
     assert found.dtype == (values.dtype if dtype == "T" else values.dtype.newbyteorder("="))
     np.testing.assert_array_equal(found.values, values)
     same(open_checkpoint(path).t.values, values)
+
+
+@pytest.mark.parametrize("dtype", ["M8[D]", "M8[25s]", "m8[25s]"])
+def test_times_in_other_units_are_zarrs_own(dtype: str, tmp_path: Path) -> None:
+    values = numbers(dtype)
+    path = save(da.from_array(values, chunks=7), tmp_path).path
+    found = zarr.open_array(f"{path}/data", mode="r")[:]
+    assert found.dtype == values.dtype
+    np.testing.assert_array_equal(found, values)
 
 
 @pytest.mark.parametrize("dtype", ORDERED)

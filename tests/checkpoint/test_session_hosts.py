@@ -343,7 +343,7 @@ def test_folders_of_managers_that_were_killed_are_collected(memory: Path) -> Non
 
 
 def test_levels_that_cannot_be_are_refused(memory: Path) -> None:
-    for wrong in ("L4", (), ("L2",), ("L2", "L3")):
+    for wrong in ("L4", (), ("L2",), ("L2", "L3"), 5):
         with pytest.raises(ValueError, match=r"levels is .*allowed: some of L1, L2, L3"):
             program(levels=wrong)
     with pytest.raises(ValueError, match="no store is named"):
