@@ -80,6 +80,7 @@ def test_a_manager_ends_when_the_program_has_not_come_back_in_time(memory: Path)
         session.add("field", np.zeros(10))
         session.commit()
         folder, _ = home()
+        assert folder.exists()
     until(lambda: not folder.exists(), "the manager has ended")
 
 

@@ -8,11 +8,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Any
 
 from dask_hpc_policies import numeric
-from dask_hpc_policies.numeric import is_real
 
 #: Bounds of the steps that an analysis gets, and of those that it has one value for.
 WINDOW, EVERY = (1, 1024), (1, 2**31)
@@ -64,8 +62,8 @@ class Field:
 
 
 def _index(dim: str, value: Any) -> int:
-    if isinstance(value, Integral) or (isinstance(value, float) and value.is_integer()):
-        return int(value)
+    if (number := numeric.whole(value)) is not None:
+        return number
     raise ValueError(f"at has {value!r} along {dim!r}; allowed: whole numbers")
 
 
@@ -88,7 +86,7 @@ def checked_number(what: str, value: Any, lo: int, hi: int) -> int:
 
 def checked_amount(what: str, value: Any, unit: str) -> float:
     """A finite number of units, 0 or more; raises `ValueError` for others."""
-    if is_real(value):
+    if numeric.is_real(value):
         with suppress(OverflowError):
             number = float(value)
             if 0 <= number < math.inf:
