@@ -198,7 +198,8 @@ def _header(value: np.ndarray) -> memoryview | None:
         np.lib.format.write_array_header_2_0(header, told)
     except UnicodeEncodeError:  # names of fields
         return None
-    return header.getbuffer() if header.tell() <= _HEADER_BYTES else None
+    # what `getbuffer` gives makes noise when it is found in a circle of what nobody needs
+    return memoryview(header.getvalue()) if header.tell() <= _HEADER_BYTES else None
 
 
 def _made(where: str, content: np.ndarray, digest: str | None, trusted: bool) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,15 @@ def test_other_values_need_the_word(tmp_path: Path, value: Any) -> None:
     again = open_checkpoint(path, allow_pickle=True)[1].compute(scheduler="sync")
     assert type(again) is type(value)
     np.testing.assert_array_equal(again, value)
+
+
+def test_bytes_of_an_array_that_are_left_in_a_circle_go_without_a_word() -> None:
+    # newer Pythons close a file in memory that somebody still refers to first, and say that they cannot
+    parts, _ = to_bytes(Array("data", "opaque", None, (1,), ((1,),)), 0, np.ones(3))
+    circle: list[Any] = [parts]
+    circle.append(circle)
+    del parts, circle
+    gc.collect()
 
 
 def test_bytes_that_say_that_they_are_python_values_are_none() -> None:
