@@ -301,6 +301,7 @@ async def test_a_source_is_closed_where_the_runtime_is_gone(c, s, a):
     await started(c)
     made = await asyncio.to_thread(dask_hpc.Source, "heat", s.address, timeout=20)
     await (await dask_hpc.runtime(c)).uninstall()
+    await a.close()
     for _ in range(2):
         await asyncio.to_thread(made.close)
     with pytest.raises(CouplingError, match="source 0 of 'heat' is closed"):
