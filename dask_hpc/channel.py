@@ -172,6 +172,22 @@ class Channel:
         """Call a coroutine function of ours in the form of the client."""
         return self.client.sync(function, *args)
 
+    def end(self, function: Callable[..., Any], *args: Any) -> Any:
+        """`run` what closes something; nothing when the client is closed already, which has closed it."""
+        client = self.client_or_none
+        if client is None or client.scheduler is None:
+            return self.done()
+        return client.sync(function, *args)
+
+    def done(self) -> Any:
+        """What a method of the client's form returns when there is nothing to do any more."""
+        client = self.client_or_none
+        return _nothing() if client is not None and client.asynchronous else None
+
+
+async def _nothing() -> None:
+    """What is awaited with an asynchronous client."""
+
 
 async def answered(asked: Future[Any]) -> Any:
     """What `Channel.ask_behind` was answered, whoever else waits for it."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 import time
+from collections.abc import Callable
 
 
 class Clock:
@@ -29,6 +30,12 @@ class Clock:
 def stopwatch_s() -> float:
     """A reading of the finest clock there is; differences are durations in seconds."""
     return time.perf_counter()
+
+
+def countdown(limit_s: float) -> Callable[[], float]:
+    """Says how many of so many seconds from now on are left; below 0 when they are over."""
+    end_s = stopwatch_s() + limit_s
+    return lambda: end_s - stopwatch_s()
 
 
 def epoch_s() -> float:

@@ -65,7 +65,7 @@ def describe(obj: Any, name: str) -> tuple[Plan, list[Key]]:
     if isinstance(obj, (list, tuple)):
         if not obj or not all(isinstance(each, Future) for each in obj):
             other = next((each for each in obj if not isinstance(each, Future)), None)
-            found = f"with a {type(other).__name__} in it" if obj else "that is empty"
+            found = f"with one of type {type(other).__name__} in it" if obj else "that is empty"
             raise CheckpointTypeError(f"a {type(obj).__name__} {found} cannot be in a checkpoint; {_ALLOWED}")
         return _opaque(name, "futures", [each.key for each in obj])
     # by the module first, so that no library is loaded whose objects nobody has
@@ -78,7 +78,7 @@ def describe(obj: Any, name: str) -> tuple[Plan, list[Key]]:
                 return found_plan
         case "dask":
             return _of_dask(obj, name)
-    raise CheckpointTypeError(f"a {type(obj).__name__} cannot be in a checkpoint; {_ALLOWED}")
+    raise CheckpointTypeError(f"an object of type {type(obj).__name__} cannot be in a checkpoint; {_ALLOWED}")
 
 
 def describe_results(name: str, keys: list[Key], run: str) -> Plan:
@@ -106,7 +106,7 @@ def _of_dask(obj: Any, name: str) -> tuple[Plan, list[Key]]:
         return Plan(name, "dask.array", (array,), files(array_files(array)), extra), array_keys(obj)
     if type(obj).__module__.startswith("dask.dataframe") and frames.is_frame(obj):
         return _opaque(name, "dataframe", frames.result_keys(obj), {"meta": frames.meta_bytes(obj)})
-    raise CheckpointTypeError(f"a {type(obj).__name__} cannot be in a checkpoint; {_ALLOWED}")
+    raise CheckpointTypeError(f"an object of type {type(obj).__name__} cannot be in a checkpoint; {_ALLOWED}")
 
 
 def _opaque(

@@ -219,7 +219,7 @@ def plain(value: Any) -> Any:
         return plain(value.item())
     if isinstance(value, Mapping):
         if other := [key for key in value if not isinstance(key, str)]:
-            raise TypeError(f"a {type(value).__name__} with the key {other[0]!r:.80}")
+            raise TypeError(f"of type {type(value).__name__} with the key {other[0]!r:.80}")
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
@@ -227,4 +227,4 @@ def plain(value: Any) -> Any:
         raise TypeError("text with half of a surrogate pair")
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    raise TypeError(f"a {type(value).__name__}")
+    raise TypeError(f"of type {type(value).__name__}")

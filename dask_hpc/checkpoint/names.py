@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import re
 import uuid
-from numbers import Integral
 from typing import Any
 
 from dask_hpc.errors import CheckpointValueError
+from dask_hpc_policies import numeric
 
 #: Not first a dot, which hides, or a hyphen, which a command takes for an option.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}", re.ASCII)
@@ -83,8 +83,8 @@ def checked_version(version: Any) -> int | None:
     CheckpointValueError
         When it is no number.
     """
-    if version is None or (isinstance(version, Integral) and not isinstance(version, bool)):
-        return None if version is None else int(version)
+    if version is None or (number := numeric.whole(version)) is not None:
+        return None if version is None else number
     raise CheckpointValueError(f"version is {version!r:.80}; allowed: a whole number, or None for the newest")
 
 

@@ -143,7 +143,7 @@ def _checked(array: Array, number: int, value: Any) -> np.ndarray:
     if not isinstance(value, np.ndarray):
         # what reduces an array to nothing often gives a scalar
         if array.shape or not (np.isscalar(value) or array.encoding == "object"):
-            raise ValueError(f"{where} is a {type(value).__name__}; allowed: a NumPy array")
+            raise ValueError(f"{where} is of type {type(value).__name__}; allowed: a NumPy array")
         found = np.empty((), object) if array.encoding == "object" else np.asarray(value)
         if array.encoding == "object":
             found[()] = value

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from dask_hpc.cli.types import FILE, Seconds
+from dask_hpc.clock import countdown
 from dask_hpc.errors import WorkloadError
 from dask_hpc.terminal import echo_table
 from dask_hpc_policies.placement.application import MODES, InvalidApplication
@@ -50,8 +50,8 @@ _COLUMNS = {
 @click.option("--seed", metavar="N", type=click.IntRange(0), default=0, show_default=True,
               help="Draws the order of the method random.")  # fmt: skip
 @click.option("--time-limit", "time_limit_s", metavar="S", type=Seconds(0.001), default="10 s",
-              show_default=True, help="Longest that the solver of the method exact may take; then bound_s "
-              "stays below step_s.")  # fmt: skip
+              show_default=True, help="Longest that the method exact may search; then bound_s stays below "
+              "step_s.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON line for each application.")
 def place(
     file: Path,
@@ -74,14 +74,12 @@ def place(
 
     rows = []
     for number, application in enumerate(read(file, mode), start=1):
-        began_s = time.perf_counter()
+        left_s = countdown(time_limit_s)
         try:
-            found = plan(
-                application, method, mode=mode, rounding=rounding, seed=seed, time_limit_s=time_limit_s
-            )
+            found = plan(application, method, mode=mode, rounding=rounding, seed=seed, left_s=left_s)
         except InvalidApplication as error:
             raise WorkloadError(f"{file}, document {number}: {error}") from None
-        row = _row(found, time.perf_counter() - began_s, steps)
+        row = _row(found, time_limit_s - left_s(), steps)
         if as_json:
             click.echo(json.dumps(row, allow_nan=False))
         rows.append(row | {"staging": _staging(application, found)})

@@ -148,7 +148,7 @@ class Flow:
             for a step that was lost and when the flow has failed, and `TimeoutError`; after any of them but
             the flow's failure it may be asked for the next one.
         """
-        if name not in self._analyses:
+        if name not in list(self._analyses):  # what has no hash is none either
             there = ", ".join(map(repr, self._analyses)) or "none"
             raise ValueError(f"name is {name!r}; allowed: an analysis of {self.name!r}, which are {there}")
         if timeout is not None:
@@ -171,7 +171,7 @@ class Flow:
 
     def close(self) -> Any:
         """End it: producers are told, and nothing is left on the cluster. One that is closed stays so."""
-        return self._channel.run(self._close)
+        return self._channel.end(self._close)
 
     @property
     def outcome(self) -> str | None:
@@ -218,7 +218,7 @@ class Flow:
             self._finished(f"flow {self.name!r} is closed")
         try:
             async with self._extending:  # what is being submitted is let go of then
-                with suppress(InstallError):  # uninstalled: nobody has it any more
+                with suppress(InstallError, OSError):  # uninstalled, or no scheduler: nobody has it any more
                     await self._channel.ask("flow_close", flow=self._id, reason=self._outcome)
         finally:
             await self._spawn.end()

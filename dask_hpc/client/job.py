@@ -114,7 +114,7 @@ class Job:
     ) -> None:
         self._unannotate()
         if kind is not None:
-            self.channel.run(self._cancel_after, kind, error)
+            self.channel.end(self._cancel_after, kind, error)
         self._close()
 
     async def __aenter__(self) -> Self:
@@ -193,11 +193,6 @@ class Job:
         if client is not None and client.status in ("running", "connecting"):
             client._send_to_scheduler({"op": op, "job": self.id, "token": self._token, **fields})
 
-    def _done(self) -> Any:
-        """What a method of the client's form returns when all is done."""
-        client = self.channel.client_or_none
-        return _nothing() if client is not None and client.asynchronous else None
-
     async def _cancel_after(self, kind: type[BaseException], error: BaseException | None) -> None:
         await self._cancel(f"an exception left its context: {kind.__name__}: {error}")
 
@@ -273,7 +268,7 @@ class Job:
         # after the closing message nobody may be there to hear another one
         if self._opened and not self._closed:
             self._send(BIND, bound=False)
-        return self._done()
+        return self.channel.done()
 
     def close(self) -> Any:
         """Close the job, as leaving its context does: it ends when its tasks are done. Returns at once.
@@ -292,7 +287,7 @@ class Job:
                 "`cancel`, or the handle that rt.job(...) gave"
             )
         self._close()
-        return self._done()
+        return self.channel.done()
 
     def _close(self) -> None:
         self._entered_by = None
@@ -528,10 +523,6 @@ def _this_task() -> Any:
         return get_worker().get_current_task()
     except (ValueError, KeyError):
         return None
-
-
-async def _nothing() -> None:
-    """What a method of an asynchronous client gives to await when all is done already."""
 
 
 def _raise_if_ended(row: dict[str, Any]) -> None:

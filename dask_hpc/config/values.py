@@ -129,8 +129,9 @@ class Settings:
     checkpoint_store: str | None = _row(AbsolutePath("checkpoint.store", None, none_ok=True,
         help="A folder on a file system that the scheduler and all workers see: versions of checkpoints are "
         "written below it, by name. What is not an array is written as Dask spills it, which means pickle "
-        "for most types, and is read back by this cluster alone unless the user allows more. None: the call "
-        "names one, or they are in the memory of hosts."))
+        "for most types, and is read back by this cluster alone unless the user allows more. An update to a "
+        "folder that the scheduler cannot write to is refused. None: the call names one, or they are in the "
+        "memory of hosts."))
     checkpoint_every_s: float | None = _row(
         Duration("checkpoint.every", 600.0, lo=0.01, hi=30 * _DAY_S, none_ok=True,
         help="Results of jobs that say protect are written so long after the last time, before the walltime "

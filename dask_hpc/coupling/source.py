@@ -395,5 +395,5 @@ class Source:
             try:
                 # whoever reads waits for the word that nothing comes any more
                 await self._join(lost=self._worker)
-            except (CouplingError, OSError):
-                return
+            except (CouplingError, InstallError, OSError, ValueError):
+                return  # nobody is there, or another one has come in the place of this one

@@ -102,4 +102,4 @@ def _parts(value: Any) -> list[bytes]:
         return [b"mapping", str(len(value)).encode(), *pairs]
     if isinstance(value, (list, tuple)):
         return [b"list", str(len(value)).encode(), *(part for item in value for part in _parts(item))]
-    raise TypeError(f"cannot compare a {type(value).__name__} bit for bit: {value!r:.80}")
+    raise TypeError(f"cannot compare bit for bit what is of type {type(value).__name__}: {value!r:.80}")

@@ -73,8 +73,8 @@ def fits(block: Any, dim: str, part: Part, who: str) -> Any:
     sizes = getattr(block, "sizes", None)
     if not isinstance(block, (xr.DataArray, xr.Dataset)) or dim not in sizes:  # type: ignore[operator]
         raise LayoutError(
-            f"{who} gave a {type(block).__name__} for the part {part.start}:{part.stop}; needed: an xarray "
-            f"DataArray or Dataset with the dimension {dim!r}"
+            f"{who} gave one of type {type(block).__name__} for the part {part.start}:{part.stop}; needed: "
+            f"an xarray DataArray or Dataset with the dimension {dim!r}"
         )
     if block.sizes[dim] != part.size:
         raise LayoutError(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from dask_hpc.program.coupled import Coupled
+from dask_hpc_policies import numeric
 
 Kind = Literal["init", "elastic", "rigid", "branch"]
 
@@ -26,16 +27,27 @@ class Phase:
     #: Where its steps are handed over to.
     coupled: Coupled | None = None
 
-    def check(self, size: int) -> None:
-        """Raise `ValueError` for what cannot be over a domain of `size` indices."""
-        if not callable(self.steps) and not _is_whole(self.steps, 0):
+    def __post_init__(self) -> None:
+        for what, given in (("function", self.function), ("adapt", self.adapt), ("after", self.after)):
+            if not callable(given) and (given is not None or what == "function"):
+                raise TypeError(f"{what} of phase {self.name!r} is {given!r:.80}; needed: a function")
+        if not isinstance(self.name, str):
+            raise TypeError(f"name of a phase is {self.name!r:.80}; needed: text")
+
+    def checked(self, size: int) -> Phase:
+        """With plain numbers, over a domain of `size` indices; raises `ValueError` for what cannot be."""
+        steps = self.steps if callable(self.steps) else numeric.whole(self.steps)
+        if steps is None or (not callable(steps) and steps < 0):
             raise ValueError(
-                f"steps is {self.steps!r}; allowed: an integer, 0 or more, or a function of the program"
+                f"steps is {self.steps!r}; allowed: a whole number, 0 or more, or a function of the program"
             )
-        if not _is_whole(self.halo, 0) or self.halo > size:
+        halo = numeric.whole(self.halo)
+        if halo is None or not 0 <= halo <= size:
             raise ValueError(f"halo is {self.halo!r}; allowed: 0 to {size} indices")
-        if self.keep is not None and not _is_whole(self.keep, 1):
+        keep = numeric.whole(self.keep)
+        if self.keep is not None and (keep is None or keep < 1):
             raise ValueError(f"keep is {self.keep!r}; allowed: a number of steps, 1 or more, or None")
+        return replace(self, steps=steps, halo=halo, keep=keep)
 
     def chosen(self, answer: Any, names: Sequence[str]) -> int:
         """Number of the phase that a branch goes to, among the `names` of all.
@@ -47,13 +59,10 @@ class Phase:
         """
         if isinstance(answer, str) and answer in names[1:]:
             return names.index(answer)
-        if isinstance(answer, int) and not isinstance(answer, bool) and 0 < answer < len(names):
-            return answer
+        number = numeric.whole(answer)
+        if number is not None and 0 < number < len(names):
+            return number
         raise ValueError(
             f"branch {self.name!r} goes to {answer!r}; allowed: 1 to {len(names) - 1}, "
             f"{', '.join(map(repr, names[1:]))}, or None"
         )
-
-
-def _is_whole(value: Any, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least

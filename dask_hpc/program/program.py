@@ -98,11 +98,12 @@ class Program(Driver):
         name = name or f"elastic-{len(self.phases)}"
         coupled = None
         if couple is not None:
-            flow, *fields = couple
+            flow, *fields = couple if isinstance(couple, (tuple, list)) and couple else (None,)
+            if not hasattr(flow, "inside"):
+                raise TypeError(f"couple is {couple!r:.80}; needed: (flow, field, ...), a flow of rt.couple")
             coupled = Coupled((flow.inside, tuple(fields)), self.size, self.dim)
         phase = Phase("elastic", name, function, steps, halo, adapt, after, keep, coupled)
-        phase.check(self.size)
-        return self._add(phase)
+        return self._add(phase.checked(self.size))
 
     def rigid(self, function: Callable[[Program], Any], name: str = "") -> Program:
         """A phase that is never resized: ``function(program)`` is called once, on the client."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import logging
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +16,7 @@ from dask_hpc.checkpoint.blocks import block_file, check_written
 from dask_hpc.checkpoint.branch import SESSION, Past, branch, past_of, read_beside
 from dask_hpc.checkpoint.dtypes import from_json
 from dask_hpc.checkpoint.manifest import Manifest, check_signed
+from dask_hpc.checkpoint.names import checked_version
 from dask_hpc.checkpoint.opening import check_files, load
 from dask_hpc.checkpoint.plan import Array
 from dask_hpc.checkpoint.store import Store
@@ -26,6 +26,7 @@ from dask_hpc.checkpoint.versions import past as past_in_store
 from dask_hpc.errors import CheckpointError, CheckpointValueError, UnknownCheckpoint
 from dask_hpc.session.held import Held
 from dask_hpc.session.ranks import Ranks
+from dask_hpc_policies import numeric
 
 if TYPE_CHECKING:
     from dask_hpc.session.memory import Memory
@@ -86,15 +87,15 @@ class Found:
         shape, start = array.shape, 0
         if box is not None:
             try:
-                start, stop = map(operator.index, box)
+                first, behind = map(numeric.whole, box)
             except (TypeError, ValueError):
-                start = stop = -1
-            if not shape or not 0 <= start <= stop <= shape[0]:
+                first = behind = None
+            if not shape or first is None or behind is None or not 0 <= first <= behind <= shape[0]:
                 raise CheckpointValueError(
                     f"box is {box!r}; allowed for {array.path!r} of the shape {shape} in "
                     f"{self.where}: an index along the first dimension, and that behind the last"
                 )
-            shape = (stop - start, *shape[1:])
+            start, shape = first, (behind - first, *shape[1:])
         return start, np.empty(shape, from_json(array.dtype))
 
     def _check(self, array: Array, target: Held) -> None:
@@ -168,6 +169,7 @@ def go_back(
     CheckpointValueError
         When no session has written it, or a target cannot take what there is.
     """
+    asked = checked_version(asked)
     held = [] if memory is None else memory.readable()
 
     def past(id: str) -> Past:
@@ -257,8 +259,8 @@ def _problem(
         found = _in_store(place, name, number) if isinstance(place, Store) else _in_memory(place, id or "")
         if found.manifest.plan.kind != "xarray.Dataset":
             raise CheckpointValueError(
-                f"{found.where} is a {found.manifest.plan.kind}, which no session has written; give the "
-                "session another name"
+                f"{found.where} is of kind {found.manifest.plan.kind}, which no session has written; give "
+                "the session another name"
             )
         opened.append(found)
         for path, target in targets.items():

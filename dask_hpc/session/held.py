@@ -45,22 +45,23 @@ def held(name: str, value: Any, dims: Sequence[str] | None, start: int | None) -
 
     if is_dask_collection(value):
         raise CheckpointTypeError(
-            f"{name!r} is a {type(value).__name__}, whose values are not in this process; use "
+            f"{name!r} is of type {type(value).__name__}, whose values are not in this process; use "
             "dask_hpc.install(client).checkpoint(...) for it, or add what its compute() gives"
         )
     try:
         array = value if isinstance(value, np.ndarray) else np.asarray(value)
     except Exception as error:  # types of users may raise anything
         raise CheckpointTypeError(
-            f"{name!r} is a {type(value).__name__}, of which NumPy says: {error}"
+            f"{name!r} is of type {type(value).__name__}, of which NumPy says: {error}"
         ) from None
     if isinstance(array, np.ma.MaskedArray):
         raise CheckpointTypeError(f"{name!r} is a masked array; add its data and its mask, each by itself")
     objects = array.dtype.hasobject and array.dtype.kind != "T"
     if objects or to_json(array.dtype) is None or not array.dtype.itemsize:
         raise CheckpointTypeError(
-            f"{name!r} is a {type(value).__name__} of dtype {array.dtype}; allowed: numbers, truth values, "
-            "times, text and records of them. Convert it with astype, or give small values to commit(...)"
+            f"{name!r} is of type {type(value).__name__} and dtype {array.dtype}; allowed: numbers, truth "
+            "values, times, text and records of them. Convert it with astype, or give small values to "
+            "commit(...)"
         )
     named = None if dims is None else tuple(dims) if isinstance(dims, Iterable) else ()
     if named is not None and (

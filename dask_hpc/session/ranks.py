@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from dask_hpc.errors import CheckpointError, CheckpointValueError, DaskHPCError
 from dask_hpc.session.exchange import FolderExchange
+from dask_hpc_policies import numeric
 
 
 class Ranks:
@@ -29,14 +29,12 @@ class Ranks:
     """
 
     def __init__(self, rank: int, size: int, exchange: Callable[[Any], Sequence[Any]] | None) -> None:
-        try:
-            self.rank, self.size = operator.index(rank), operator.index(size)
-        except TypeError:
-            self.rank = self.size = -1
-        if not 0 <= self.rank < self.size:
+        mine, most = numeric.whole(rank), numeric.whole(size)
+        if mine is None or most is None or not 0 <= mine < most:
             raise CheckpointValueError(
-                f"rank is {rank!r} and size {size!r}; allowed: rank from 0 to size - 1"
+                f"rank is {rank!r} and size {size!r}; allowed: rank from 0 to size - 1, whole numbers"
             )
+        self.rank, self.size = mine, most
         self._exchange = exchange
         self._folder: FolderExchange | None = None
 

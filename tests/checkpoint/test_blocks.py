@@ -38,9 +38,9 @@ def draft(tmp_path: Path) -> Draft:
         (np.zeros((2, 3), "f4"), "has the dtype float32; its collection says float64"),
         (np.zeros((2, 3), "i8"), "dtype=..."),
         (np.ma.zeros((2, 3)), "masked array"),
-        ([[0.0] * 3] * 2, "is a list; allowed: a NumPy array"),
-        (3.5, "is a float"),
-        (None, "is a NoneType"),
+        ([[0.0] * 3] * 2, "is of type list; allowed: a NumPy array"),
+        (3.5, "is of type float"),
+        (None, "is of type NoneType"),
     ],
     ids=repr,
 )

@@ -133,7 +133,7 @@ def test_plain_xarray_takes_a_fill_value_among_the_attributes_for_one(tmp_path: 
         (xr.Dataset({".manifest.json": ("x", da.arange(3))}), "rename"),
         (xr.Dataset({"a": ("x", da.arange(3), {"k": object()})}), "attribute 'k' of a"),
         (xr.Dataset({"a": ("x", da.arange(3))}, attrs={"k": b"x"}), "attribute 'k' of the dataset"),
-        (xr.Dataset({"a": ("x", da.arange(3), {"k": {1: 2}})}), "is a dict with the key 1, which JSON"),
+        (xr.Dataset({"a": ("x", da.arange(3), {"k": {1: 2}})}), "is of type dict with the key 1, which JSON"),
         (xr.Dataset({"a": ("x", da.arange(3), {1: 2})}), "attribute 1 of a is named by no text"),
         (xr.Dataset({"a": ((0,), da.arange(3))}), "0 is a dimension of the variable 'a'; allowed: text."),
         (xr.DataArray(da.arange(3), dims="x", name=("a", 1)), "rename"),

@@ -168,10 +168,14 @@ def test_one_array_is_read_or_a_part_of_it_and_the_others_stay(tmp_path: Path) -
         assert list(mine) == list(range(10))
         assert not other.any()
         assert list(session.restore("a", (2, 5))) == [2, 3, 4]
-    with CheckpointSession("run", store=tmp_path) as session:
-        session.restart()
+    numbers: Any = {"rank": 0.0, "size": np.float64(1)}
+    with CheckpointSession("run", store=tmp_path, **numbers) as session:
+        with pytest.raises(CheckpointValueError, match="version is '1'; allowed: a whole number"):
+            session.restart("1")  # type: ignore[arg-type]
+        assert session.restart(1.0) == 1  # type: ignore[arg-type]
         # not added: all of it, in a new array
         assert list(session.restore("b")) == [0, 1, 2]
+        assert list(session.restore("b", (1.0, np.float64(3)))) == [1, 2]
         for box in ((2, 11), (-1, 2), (3, 2), (1,), (0.5, 2), "ab"):
             with pytest.raises(CheckpointValueError, match=r"box is .*allowed for 'a' of the shape \(10,\)"):
                 session.restore("a", box)  # type: ignore[arg-type]
@@ -298,7 +302,7 @@ def test_what_no_session_has_written_is_not_gone_back_to(tmp_path: Path) -> None
     save(da.zeros(3), tmp_path, "run")
     with (
         unchanged(tmp_path),
-        pytest.raises(CheckpointValueError, match=r"is a dask\.array, which no session has written"),
+        pytest.raises(CheckpointValueError, match=r"is of kind dask\.array, which no session has written"),
     ):
         restarted(tmp_path, a=np.zeros(3))
 

@@ -30,9 +30,13 @@ async def test_wrong_parameters_in_the_configuration_are_told_by_key_and_value(c
 async def test_a_folder_that_the_scheduler_cannot_write_to_is_refused(c, s):
     rt = await dask_hpc.install(c)
     folder = str(Path(__file__) / "below-a-file")
-    with pytest.raises(ConfigError, match=r"hpc\.spill\.directory is .*below-a-file.*workers are not asked"):
-        await rt.update(spill_directory=folder)
-    assert (await rt.status())["settings"]["spill_directory"] is None
+    for setting, name in (
+        ("spill_directory", "hpc.spill.directory"),
+        ("checkpoint_store", "hpc.checkpoint.store"),
+    ):
+        with pytest.raises(ConfigError, match=rf"{name} is .*below-a-file.*workers are not asked"):
+            await rt.update(**{setting: folder})
+        assert (await rt.status())["settings"][setting] is None
 
 
 @gen_cluster(client=True, nthreads=[])

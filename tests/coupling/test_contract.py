@@ -35,6 +35,9 @@ T = contract.Field("T", ("y", "x"), (8, 6), "float64")
         ({"T": (("y",), (4, 4), "float64")}, "1 numbers"),
         ({"T": (("y",), (0,), "float64")}, "length of 'T' is 0"),
         ({"T": (("y",), (4,), "object")}, "dtype of 'T' is 'object'"),
+        ({"T": (("y",), (4,), None)}, "dtype of 'T' is None"),
+        ({"T": (("y",), (4,), "f9")}, "dtype of 'T' is 'f9'"),
+        ({"T": (("y",), (4,), "f8,i4")}, "dtype of 'T' is 'f8,i4'"),
         ({"T": ([f"d{number}" for number in range(9)], [1] * 9, "float64")}, "needed: from 1 to 8"),
         ({"T U": (("y",), (4,), "float64")}, "name of a field is 'T U'"),
         (
@@ -48,6 +51,11 @@ T = contract.Field("T", ("y", "x"), (8, 6), "float64")
 def test_fields_that_cannot_be_are_refused_with_what_is_allowed(fields, said) -> None:
     with pytest.raises(ValueError, match=said):
         contract.declared(fields)
+
+
+def test_a_dtype_is_what_numpy_takes_for_one() -> None:
+    for dtype in ("float64", "f8", ">f8", float, np.float64, np.dtype("f8")):
+        assert contract.declared({"T": (T.dims, T.shape, dtype)}) == (T,)
 
 
 def test_a_block_lies_within_its_field_and_is_of_its_type() -> None:

@@ -296,6 +296,18 @@ async def test_a_source_whose_send_was_interrupted_is_gone_and_takes_no_answer_f
     await nothing_left(s, a)
 
 
+@live(workers=1)
+async def test_a_source_is_closed_where_the_runtime_is_gone(c, s, a):
+    await started(c)
+    made = await asyncio.to_thread(dask_hpc.Source, "heat", s.address, timeout=20)
+    await (await dask_hpc.runtime(c)).uninstall()
+    await a.close()
+    for _ in range(2):
+        await asyncio.to_thread(made.close)
+    with pytest.raises(CouplingError, match="source 0 of 'heat' is closed"):
+        made.send(1, {"T": whole(1)})
+
+
 class Priorities(SchedulerPlugin):
     """Notes what stock gives to tasks."""
 

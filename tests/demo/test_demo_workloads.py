@@ -136,7 +136,7 @@ def test_digest_sees_every_difference():
     moved = xr.Dataset({"v": ("x", [1.0, 2.0])}, coords={"x": [0, 2]})
     renamed = first.rename(x="y")
     assert len({digest(value) for value in (first, moved, renamed)}) == 3
-    with pytest.raises(TypeError, match="cannot compare a object"):
+    with pytest.raises(TypeError, match="cannot compare bit for bit what is of type object"):
         digest(object())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from programs import HEAT, Shared, finish, going, heat, members, same, start, st
 
 import dask_hpc
 from dask_hpc.errors import WindowError
+from dask_hpc.program.phase import Phase
 from dask_hpc_policies.layout import Layout, LayoutError, Part, even_layout
 
 
@@ -50,6 +52,19 @@ BAD_ADAPTS = {
         "a part to each of",
     ),
 }
+
+
+def test_numbers_of_a_phase_are_whole_ones_of_any_type():
+    phase = Phase("elastic", "steps", abs, np.int64(3), 1.0, keep=np.float64(2)).checked(4)
+    numbers = (phase.steps, phase.halo, phase.keep)
+    assert (numbers, {type(one) for one in numbers}) == ((3, 1, 2), {int})
+    assert phase.chosen(1.0, ["init", "steps"]) == 1
+    for wrong in ({"steps": 1.5}, {"steps": -1}, {"steps": None}, {"halo": 5}, {"halo": True}, {"keep": 0}):
+        with pytest.raises(ValueError, match=f"{next(iter(wrong))} is .*; allowed: "):
+            replace(phase, **wrong).checked(4)
+    for wrong in ({"function": None}, {"adapt": 1}, {"after": "x"}):
+        with pytest.raises(TypeError, match=f"{next(iter(wrong))} of phase 'steps' is .*needed: a f"):
+            replace(phase, **wrong)
 
 
 @live(timeout=60)
@@ -123,9 +138,9 @@ async def test_a_policy_does_not_push_nodes_for_ever_at_a_program_that_cannot_ta
 
 
 BAD_STARTS = {
-    "a list": (lambda part, status: [0] * part.size, "gave a list"),
-    "numpy": (lambda part, status: np.zeros(part.size), "gave a ndarray"),
-    "nothing": (lambda part, status: None, "gave a NoneType"),
+    "a list": (lambda part, status: [0] * part.size, "gave one of type list"),
+    "numpy": (lambda part, status: np.zeros(part.size), "gave one of type ndarray"),
+    "nothing": (lambda part, status: None, "gave one of type NoneType"),
     "another dimension": (lambda part, status: xr.DataArray(np.zeros(part.size), dims="x"), "dimension 'y'"),
     "too long": (
         lambda part, status: xr.DataArray(np.zeros(part.size + 1), dims="y"),
@@ -157,9 +172,9 @@ async def test_an_init_that_gives_no_block_of_its_part_is_named(c, s, *workers, 
 
 BAD_STEPS = {
     "raises": (lambda block, before, after: 1 / 0, ZeroDivisionError, "division by zero"),
-    "nothing": (lambda block, before, after: None, LayoutError, "gave a NoneType"),
+    "nothing": (lambda block, before, after: None, LayoutError, "gave one of type NoneType"),
     "too short": (lambda block, before, after: block[1:], LayoutError, "11 indices of 'y'.*needed: 12"),
-    "no block": (lambda block, before, after: block.values, LayoutError, "gave a ndarray"),
+    "no block": (lambda block, before, after: block.values, LayoutError, "gave one of type ndarray"),
 }
 
 

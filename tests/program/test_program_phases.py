@@ -133,10 +133,10 @@ async def test_what_cannot_be_a_program_is_refused_where_it_is_written(c, s, a):
         program.init(HEAT.start)
         with pytest.raises(ValueError, match="it is the first"):
             program.init(HEAT.start, name="again")
-        for steps in (-1, 2.0, True, None):
+        for steps in (-1, 2.5, True, None):
             with pytest.raises(ValueError, match="0 or more"):
                 program.elastic(HEAT.step, steps)
-        for halo in (-1, 25, True, 1.0):
+        for halo in (-1, 25, True, 1.5):
             with pytest.raises(ValueError, match="0 to 24"):
                 program.elastic(HEAT.step, 1, halo=halo)
         program.rigid(print, name="a")

@@ -182,7 +182,7 @@ async def test_bad_input_is_refused_at_once_with_the_remedy(c, s, a, tmp_path):
                 await rt.checkpoint(value, name, store=tmp_path)
         with pytest.raises(ValueError, match="persist it first"):
             await rt.checkpoint(da.ones(10, chunks=5), "there", store=tmp_path)
-        with pytest.raises(TypeError, match="a int cannot be in a checkpoint; allowed: a dask array"):
+        with pytest.raises(TypeError, match="of type int cannot be in a checkpoint; allowed: a dask array"):
             await rt.checkpoint(3, "there", store=tmp_path)
         with pytest.raises(CheckpointError, match=r"no checkpoint is called 'value' in .*; there are there"):
             await dask_hpc.restore("value", c, store=tmp_path)

@@ -24,7 +24,7 @@ from helpers import (
 from tasks import inc, slow_inc
 
 import dask_hpc
-from dask_hpc.errors import JobCancelled, JobFailed, UnknownJob
+from dask_hpc.errors import CouplingError, JobCancelled, JobFailed, UnknownJob
 
 
 def fail(value):
@@ -291,6 +291,27 @@ def test_a_limit_that_is_none_is_refused(loop, limit):
             job.wait()
         with pytest.raises(ValueError, match="timeout is '5 s'"):
             job.wait("5 s")
+
+
+def test_what_ends_after_its_client_was_closed_ends_quietly(loop):
+    with dask_hpc.LocalCluster(n_workers=1, processes=False, dashboard_address=":0", loop=loop) as cluster:
+        client = Client(cluster, loop=loop)
+        rt = dask_hpc.runtime(client)
+        flow = rt.couple("heat", {"T": (("x",), (4,), "float64")})
+        with pytest.raises(CouplingError, match="flow 'heat' has no steps yet"):
+            flow.plan()
+        job = rt.job("open").activate()
+
+        def fails():
+            with rt.job("main"):
+                client.close()
+                raise KeyError("first")
+
+        # the first error stays the one that is seen
+        with pytest.raises(KeyError, match="first"):
+            fails()
+        for end in (flow.close, flow.close, job.deactivate, job.close):
+            assert end() is None
 
 
 @live(workers=1)

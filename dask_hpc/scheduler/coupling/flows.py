@@ -67,7 +67,7 @@ class Flows:
         self._by_id: dict[str, Flow] = {}
         #: Why the latest of those that are no more have ended, by id: who sends may ask later.
         self._ended: dict[str, str] = {}
-        self.splits = Splits(engine, self._workers, self._by_id.get)
+        self.splits = Splits(engine, self._workers, self._found)
         self._inside = Inside(engine, watched, self._values, self._workers, self.splits)
         self._joining = Joining(engine, self._workers, self._again, self._named.get, self._found)
         # one that is fetched goes with its worker: those where blocks have come in are there until their end
@@ -343,7 +343,8 @@ class Flows:
     def _found(self, id: str) -> Flow:
         flow = self._by_id.get(id)
         if flow is None:
-            raise CouplingError(self._ended.get(id) or f"flow {id} is closed")
+            name = id.removeprefix("hpc-flow-").rpartition("-")[0]
+            raise CouplingError(self._ended.get(id) or f"flow {name!r} is closed")
         return flow
 
     def _end(self, flow: Flow, reason: str) -> None:

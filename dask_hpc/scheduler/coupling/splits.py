@@ -52,8 +52,8 @@ _ASK_S = 0.2
 class Splits:
     """The splits of the flows of one scheduler."""
 
-    def __init__(self, engine: Engine, workers: Workers, flow_of: Callable[[str], Flow | None]) -> None:
-        self._engine, self._workers, self._flow_of = engine, workers, flow_of
+    def __init__(self, engine: Engine, workers: Workers, found: Callable[[str], Flow]) -> None:
+        self._engine, self._workers, self._found = engine, workers, found
         #: What analyses in situ take beside a program on the cluster.
         self.helpers = Helpers(engine, workers)
         self._staging = Staging(engine, workers)
@@ -318,9 +318,9 @@ class Splits:
         CouplingError
             When there is no such flow, or its producers have not come.
         """
-        found = self._flow_of(flow)
-        if found is None or (found.turns is None and not found.given):
-            raise CouplingError(f"flow {flow} has no steps yet: its producers have not come, or it is closed")
+        found = self._found(flow)
+        if found.turns is None and not found.given:
+            raise CouplingError(f"flow {found.name!r} has no steps yet: its producers have not come")
         view = self.view(found)
         row = await self._plan_row(view)
         sizes = self._workers.sizes(found)

@@ -250,7 +250,7 @@ class Service:
         given = dict(parameters or {})
         changes = {name: given.pop(name) for name in list(given) if is_setting(name)}
         settings = self.engine.state.settings.updated_live(**changes)
-        await self._check_spill(settings.spill_directory)
+        await self._check_folders(settings)
         if self.engine.awake and settings.node_by != self.engine.state.nodes.by:
             raise ConfigError("hpc.node.by cannot change while jobs are active; wait for them to end")
         present = self.engine.controller.policy
@@ -313,15 +313,20 @@ class Service:
                         # a job is bound any number of times, but never after it was closed
                         streams[BIND] = _ignore
 
-    async def _check_spill(self, directory: str | None) -> None:
-        """Refuse a new folder for spilled data that the scheduler cannot write to; workers are not asked."""
-        if directory is None or directory == self.engine.state.settings.spill_directory:
-            return
-        if (why := await asyncio.to_thread(problem, directory)) is not None:
-            raise ConfigError(
-                f"hpc.spill.directory is {directory!r}, where the scheduler cannot write ({why}); allowed: a "
-                "folder that the scheduler and all workers can write to (workers are not asked)"
-            )
+    async def _check_folders(self, wanted: Settings) -> None:
+        """Refuse a new folder that the scheduler cannot write to; workers are not asked."""
+        present = self.engine.state.settings
+        for name, new, old in (
+            ("hpc.spill.directory", wanted.spill_directory, present.spill_directory),
+            ("hpc.checkpoint.store", wanted.checkpoint_store, present.checkpoint_store),
+        ):
+            if new is None or new == old:
+                continue
+            if (why := await asyncio.to_thread(problem, new)) is not None:
+                raise ConfigError(
+                    f"{name} is {new!r}, where the scheduler cannot write ({why}); allowed: a folder that "
+                    "the scheduler and all workers can write to (workers are not asked)"
+                )
 
     async def _check_workers(self) -> None:
         new = set(self.scheduler.workers) - self._checked

@@ -10,6 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from dask_hpc_policies import numeric
 
 #: Bounds of the steps that an analysis gets, and of those that it has one value for.
@@ -169,11 +171,14 @@ def _field(name: str, said: Any) -> Field:
     if not isinstance(shape, (tuple, list)) or len(shape) != len(dims):
         raise ValueError(f"shape of {name!r} is {shape!r}; needed: {len(dims)} numbers, as it has dims")
     lengths = tuple(checked_number(f"length of {name!r}", length, 1, 2**40) for length in shape)
-    if not _DTYPE.fullmatch(str(dtype)):
+    kind = ""
+    with suppress(TypeError, ValueError, SyntaxError):  # what NumPy says of what is no dtype
+        kind = "" if dtype is None else np.dtype(dtype).name
+    if not _DTYPE.fullmatch(kind):
         raise ValueError(
             f"dtype of {name!r} is {dtype!r}; allowed: bool, int, uint, float, complex, with bits"
         )
-    return Field(name, tuple(dims), lengths, str(dtype))
+    return Field(name, tuple(dims), lengths, kind)
 
 
 def uncovered(field: Field, blocks: Iterable[Place]) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 
 from dask_hpc_policies.placement.application import Application, InvalidApplication, Mode
 from dask_hpc_policies.placement.many import Masks, best
-from dask_hpc_policies.placement.packs import Found, taken
+from dask_hpc_policies.placement.packs import Found, Left, taken, unlimited
 
 #: Most free analyses whose splits are all judged.
 ENUMERATED = 12
@@ -27,14 +27,14 @@ class Solved:
     bound_s: float
 
 
-def exact(application: Application, mode: Mode, time_limit_s: float | None = None) -> Solved:
+def exact(application: Application, mode: Mode, left_s: Left = unlimited) -> Solved:
     """The least step; of equal ones, up to `ENUMERATED` free analyses, the one with the shortest end.
 
     Parameters
     ----------
-    time_limit_s
-        Seconds for the integer programs; the best so far is returned then, with the bound that was reached.
-        An enumeration is never cut short.
+    left_s
+        Says how many seconds are left for the search and the integer programs; without any the best so far is
+        returned, with the bound that was reached. An enumeration is never cut short.
 
     Raises
     ------
@@ -50,7 +50,7 @@ def exact(application: Application, mode: Mode, time_limit_s: float | None = Non
             )
         from dask_hpc_policies.placement.exact_lp import solve
 
-        found, bound_s = solve(application, mode, time_limit_s)
+        found, bound_s = solve(application, mode, left_s)
         return Solved(found, bound_s)
     splits = all_splits(application)
     judged = best(application, splits, mode)

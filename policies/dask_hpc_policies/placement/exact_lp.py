@@ -16,7 +16,7 @@ import numpy as np
 from dask_hpc_policies.placement.application import Application, Mode
 from dask_hpc_policies.placement.bounds import Cells, cells_below, ends
 from dask_hpc_policies.placement.many import best
-from dask_hpc_policies.placement.packs import Found, packs, taken
+from dask_hpc_policies.placement.packs import Found, Left, packs, taken, unlimited
 from dask_hpc_policies.placement.times import Load, load_of
 
 #: What the solver may miss a constraint or the least step by, relative; steps that differ less are equal.
@@ -32,34 +32,26 @@ class _Answer:
 
     split: tuple[bool, ...] | None
     bound_s: float
-    took_s: float
     ended: bool
 
 
-def solve(
-    application: Application, mode: Mode, time_limit_s: float | None = None
-) -> tuple[Found | None, float]:
-    """The best split, and a lower bound of the step: the step itself unless the time was over.
-
-    The time counts what the solver itself took, which is nearly all.
-    """
-    found = packs(application, mode)
+def solve(application: Application, mode: Mode, left_s: Left = unlimited) -> tuple[Found | None, float]:
+    """The best split, and a lower bound of the step: the step itself unless the time was over."""
+    found = packs(application, mode, left_s)
     splits, judged = ends(application, mode)
     end = taken(splits, judged, judged.first())
     if np.isfinite(end.step_s) and (found is None or end.step_s < found.step_s):
         found = end
-    left_s = time_limit_s
     cells = cells_below(application, mode, np.inf if found is None else found.step_s)
     bounds_s = []
     for at in range(len(cells)):
         least_s = float(cells.bound_s[at])
         if found is not None and least_s >= found.step_s * (1 - TOLERANCE):
             break
-        if left_s is not None and left_s <= 0:
+        if (most_s := left_s()) <= 0:
             bounds_s.append(least_s)
             break
-        answer = _program(application, cells, at, found, left_s)
-        left_s = None if left_s is None else left_s - answer.took_s
+        answer = _program(application, cells, at, found, most_s)
         if answer.split is not None:
             splits = np.array([answer.split], dtype=bool)
             one = taken(splits, best(application, splits, mode), 0)
@@ -71,9 +63,7 @@ def solve(
     return found, float(min([step_s, *bounds_s]))
 
 
-def _program(
-    application: Application, cells: Cells, at: int, found: Found | None, time_limit_s: float | None
-) -> _Answer:
+def _program(application: Application, cells: Cells, at: int, found: Found | None, most_s: float) -> _Answer:
     """Solve one cell for a step below the best known one."""
     # its start takes a fifth of a second, and it loads what starts processes
     import pulp
@@ -92,7 +82,7 @@ def _program(
         msg=False,
         gapRel=TOLERANCE,
         gapAbs=TOLERANCE,
-        timeLimit=time_limit_s,
+        timeLimit=None if np.isinf(most_s) else most_s,
         threads=1,
         primal_feasibility_tolerance=TOLERANCE,
         mip_feasibility_tolerance=TOLERANCE,
@@ -104,7 +94,7 @@ def _program(
         chosen = zip(application.free, inside, strict=True)
         split = application.split(i for i, one in chosen if (one.value() or 0.0) > 0.5)
     ended = solution == pulp.LpSolutionOptimal or status == pulp.LpStatusInfeasible
-    return _Answer(split, problem.solverModel.getInfo().mip_dual_bound * unit_s, problem.solutionTime, ended)
+    return _Answer(split, problem.solverModel.getInfo().mip_dual_bound * unit_s, ended)
 
 
 def _constraints(

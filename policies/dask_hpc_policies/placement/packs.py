@@ -8,6 +8,8 @@ goes downhill: the best of all single moves, and when none helps of all swaps, u
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +21,14 @@ from dask_hpc_policies.placement.many import Best, Masks, best
 STARTS = 16
 #: Splits that differ less, relative, count as equal: what rounding of sums makes of them.
 _EQUAL = 1e-12
+
+#: Says how many seconds a search has left.
+Left = Callable[[], float]
+
+
+def unlimited() -> float:
+    """As many as it takes."""
+    return math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +42,22 @@ class Found:
     helper_cores: int
 
 
-def packs(application: Application, mode: Mode) -> Found | None:
+def packs(application: Application, mode: Mode, left_s: Left = unlimited) -> Found | None:
     """The best split that the search comes to; None when no start fits.
 
-    Deterministic. At worst it judges a number of splits in the square of the analyses in each of its steps.
+    Deterministic, unless it is cut short. At worst it judges a number of splits in the square of the analyses
+    in each of its steps.
+
+    Parameters
+    ----------
+    left_s
+        Says how many seconds are left; without any it takes no step more.
     """
     found: Found | None = None
     for split in _starts(application, mode):
         splits = np.array([split], dtype=bool)
         start = taken(splits, best(application, splits, mode), 0)
-        one = _downhill(application, start, mode)
+        one = _downhill(application, start, mode, left_s)
         if found is None or (one.step_s, one.tail_s) < (found.step_s, found.tail_s):
             found = one
     return found
@@ -83,9 +99,9 @@ def _starts(application: Application, mode: Mode) -> list[tuple[bool, ...]]:
     return sorted(found, key=lambda split: found[split])[:STARTS]
 
 
-def _downhill(application: Application, start: Found, mode: Mode) -> Found:
+def _downhill(application: Application, start: Found, mode: Mode, left_s: Left) -> Found:
     here = start
-    while True:
+    while left_s() > 0:
         better = None
         for neighbours in (_moves, _swaps):
             splits = neighbours(np.array(here.split, dtype=bool), application.free)
@@ -97,8 +113,9 @@ def _downhill(application: Application, start: Found, mode: Mode) -> Found:
                 better = one
                 break
         if better is None:
-            return here
+            break
         here = better
+    return here
 
 
 def _less(one: Found, other: Found) -> bool:

@@ -12,7 +12,7 @@ from dask_hpc_policies.placement.bounds import bound_s
 from dask_hpc_policies.placement.closed_form import Shares, shares
 from dask_hpc_policies.placement.exact import exact
 from dask_hpc_policies.placement.one_by_one import ORDERS, one_by_one
-from dask_hpc_policies.placement.packs import packs
+from dask_hpc_policies.placement.packs import Left, packs, unlimited
 from dask_hpc_policies.placement.times import Phases, load_of, phases_of
 from dask_hpc_policies.placement.whole import Rounding
 
@@ -56,7 +56,7 @@ def plan(
     mode: Mode = "asynchronous",
     rounding: Rounding = "four",
     seed: int = 0,
-    time_limit_s: float | None = None,
+    left_s: Left = unlimited,
 ) -> Placement:
     """Place the analyses.
 
@@ -68,8 +68,8 @@ def plan(
         How the orders make whole numbers; ``exact`` and ``packs`` take the best whole ones of each split.
     seed
         Draws the order of ``random``.
-    time_limit_s
-        Seconds for the integer programs of ``exact``.
+    left_s
+        Says how many seconds are left for the search and the integer programs of ``exact``.
 
     Raises
     ------
@@ -85,7 +85,7 @@ def plan(
         found = None if ordered is None else (ordered[0], ordered[1].nodes, ordered[1].helper_cores)
     else:
         if method == "exact":
-            solved = exact(application, mode, time_limit_s)
+            solved = exact(application, mode, left_s)
             best = solved.found
             if best is not None and solved.bound_s < best.step_s:
                 bound = solved.bound_s

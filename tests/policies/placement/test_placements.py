@@ -22,6 +22,7 @@ from placements import (
     study,
 )
 
+from dask_hpc.clock import countdown
 from dask_hpc_policies.placement.application import (
     MODES,
     Analysis,
@@ -37,6 +38,7 @@ from dask_hpc_policies.placement.exact import all_splits
 from dask_hpc_policies.placement.exact_lp import solve
 from dask_hpc_policies.placement.many import best
 from dask_hpc_policies.placement.one_by_one import ORDERS, ordered
+from dask_hpc_policies.placement.packs import packs
 from dask_hpc_policies.placement.plan import METHODS, Placement, plan
 from dask_hpc_policies.placement.times import load_of
 from dask_hpc_policies.placement.whole import ROUNDINGS, rounded
@@ -132,8 +134,18 @@ def test_a_time_limit_leaves_a_bound_below_the_step() -> None:
     chance = np.random.default_rng(3)
     # to the last of nine digits this one takes far longer
     application = [study(chance, 1.05, 0.25, 30) for _ in range(2)][1]
-    found = plan(application, time_limit_s=0.2)
+    found = plan(application, left_s=countdown(1.0))
     assert 0.999 * found.step_s < found.bound_s < found.step_s
+
+
+def test_a_time_limit_is_for_the_search_before_the_programs_too() -> None:
+    # where single moves and swaps from the best start find better ones
+    application = study(np.random.default_rng(0), 1.05, 0.25, 30)
+    whole, asked = packs(application, "asynchronous"), itertools.count()
+    found = plan(application, left_s=lambda: -float(next(asked)))
+    assert whole is not None
+    assert whole.step_s < found.step_s < math.inf
+    assert found.bound_s < found.step_s
 
 
 @settings(max_examples=60)
