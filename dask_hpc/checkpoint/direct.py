@@ -206,4 +206,5 @@ def _copy(into: memoryview, part: memoryview) -> None:
 
 def as_parts(frames: Sequence[Any]) -> list[memoryview]:
     """Frames of any buffer type as contiguous bytes."""
-    return [memoryview(frame).cast("B") for frame in frames if len(memoryview(frame))]
+    # one without a length in any dimension cannot be cast
+    return [memoryview(frame).cast("B") for frame in frames if memoryview(frame).nbytes]

@@ -38,12 +38,11 @@ def result_keys(obj: Any) -> list[Any]:
     return found
 
 
-def frame_of(plan: Plan, tasks: dict[Any, Any], name: str) -> Any:
+def frame_of(plan: Plan, tasks: dict[Any, Any]) -> Any:
     """The dask dataframe whose partitions `tasks` load; what the plan holds is unpickled."""
     import dask.dataframe as dd
-    from dask.delayed import Delayed
     from distributed.protocol.serialize import deserialize_bytes
 
     meta, divisions = deserialize_bytes(base64.b64decode(plan.extra["meta"]))
-    parts = [Delayed((name, number), tasks) for number in range(plan.count)]
-    return dd.from_delayed(parts, meta=meta, divisions=divisions, verify_meta=False)
+    # not `from_delayed`: it makes text of columns of Python values, and no index
+    return dd.from_graph(tasks, meta, tuple(divisions), list(tasks), f"restored-{plan.name}")

@@ -220,7 +220,7 @@ class Opened(ABC):
             return labelled_object(self.found, self.dask_array, self._values)
         name, tasks = self.tasks(0)
         if kind == "dataframe":
-            return frames.frame_of(self.plan, tasks, name)
+            return frames.frame_of(self.plan, tasks)
         values = [Delayed((name, number), tasks) for number in range(self.plan.count)]
         if kind in ("future", "delayed"):
             return values[0]

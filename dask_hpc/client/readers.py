@@ -1,4 +1,8 @@
-"""An iterator over values as they come, in the form of the client."""
+"""An iterator over values as they come, in the form of the client.
+
+Steps wait for a reader as long as it is there, and interactive sessions keep the last error: what a reader
+raises does not refer to it, so that one whose loop has ended, by Ctrl-C too, is not waited for any more.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,8 @@ from typing import Any, Protocol, Self
 from dask_hpc.channel import Channel
 from dask_hpc.errors import CouplingError
 
-_END = object()
+#: A step and its value, or what is raised in its place; None: no value comes any more.
+_Item = tuple[int, Any, BaseException | None] | None
 
 
 class Gives(Protocol):
@@ -42,21 +47,25 @@ class Reader:
         return self
 
     def __next__(self) -> tuple[int, Any]:
-        item = self._channel.run(self._next)
-        if item is _END:
-            raise StopIteration
-        found: tuple[int, Any] = item
-        return found
+        try:
+            item = self._channel.run(self._next)
+        except BaseException as error:
+            del self
+            raise error.with_traceback(None) from None
+        del self
+        return _given(item, StopIteration)
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> tuple[int, Any]:
-        item = await self._channel.run(self._next)
-        if item is _END:
-            raise StopAsyncIteration
-        found: tuple[int, Any] = item
-        return found
+        try:
+            item = await self._channel.run(self._next)
+        except BaseException as error:
+            del self
+            raise error.with_traceback(None) from None
+        del self
+        return _given(item, StopAsyncIteration)
 
     def put(self, turn: int, step: int, value: Any, error: BaseException | None) -> None:
         """There is a value, or what was raised in its place; those before its first turn are passed over."""
@@ -71,22 +80,28 @@ class Reader:
         """The value of a turn has to make room."""
         self._items = deque(item for item in self._items if item[0] != turn)
 
-    async def _next(self) -> Any:
+    async def _next(self) -> _Item:
         loop = asyncio.get_running_loop()
         deadline_s = None if self._timeout_s is None else loop.time() + self._timeout_s
         while not self._items:
             if (outcome := self._gives.outcome) is not None:
-                if outcome:
-                    raise CouplingError(outcome)
-                return _END
+                return (-1, None, CouplingError(outcome)) if outcome else None
             left_s = None if deadline_s is None else deadline_s - loop.time()
             try:
                 await asyncio.wait_for(self._gives.changes(), left_s)
             except TimeoutError:
                 if not self._items:
-                    raise TimeoutError(f"no value within {self._timeout_s:g} s") from None
+                    return -1, None, TimeoutError(f"no value within {self._timeout_s:g} s")
         _, step, value, error = self._items.popleft()
         self._gives.taken()
-        if error is not None:
-            raise error
-        return step, value
+        return step, value, error
+
+
+def _given(item: _Item, end: type[Exception]) -> tuple[int, Any]:
+    """A step and its value; raises what there is in its place, or `end`."""
+    if item is None:
+        raise end
+    step, value, error = item
+    if error is not None:
+        raise error
+    return step, value

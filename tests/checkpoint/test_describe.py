@@ -137,6 +137,27 @@ def test_a_dataframe_comes_back_with_divisions_and_dtypes(tmp_path: Path) -> Non
             )
 
 
+def test_a_dataframe_comes_back_with_its_python_values_its_empty_partitions_and_its_index(
+    tmp_path: Path,
+) -> None:
+    dd = pytest.importorskip("dask.dataframe")
+    values = pd.Series([[1], {"a": 2}, b"c", None], dtype=object)
+    numbers = pd.DataFrame({"x": [1.0, 2.0, 3.0, 4.0], "y": [5.0, 6.0, 7.0, 8.0]})
+    frame = numbers.assign(v=values)
+    made = dd.from_pandas(numbers, npartitions=2).map_partitions(
+        lambda part: part.assign(v=values), meta=frame.iloc[:0]
+    )
+    back = open_checkpoint(save(made, tmp_path).path, allow_pickle=True)
+    pd.testing.assert_frame_equal(back.compute(scheduler="sync"), frame)
+    assert back.partitions[1].compute(scheduler="sync").v.tolist() == [b"c", None]
+
+    few = open_checkpoint(save(made[made.x > 2], tmp_path).path, allow_pickle=True)
+    pd.testing.assert_frame_equal(few.compute(scheduler="sync"), frame[2:])
+
+    index = open_checkpoint(save(made.index, tmp_path).path, allow_pickle=True)
+    pd.testing.assert_index_equal(index.compute(scheduler="sync"), frame.index)
+
+
 def test_an_opened_array_can_be_saved_again(tmp_path: Path) -> None:
     first = open_checkpoint(save(da.arange(10, chunks=3), tmp_path).path)
     second = open_checkpoint(save(first, tmp_path).path)
