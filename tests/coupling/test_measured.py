@@ -236,6 +236,32 @@ def test_blocks_go_to_nodes_that_stage_only_where_no_other_computes():
         assert workers.hosts() == {name: [f"host of {name}"] for name in takes}
 
 
+def test_a_node_that_was_lent_may_stage_while_it_is_there_and_no_job_holds_it():
+    there = {name: SimpleNamespace(address=name) for name in "ab"}
+    nodes = {f"node {name}": SimpleNamespace(workers=[name], job=None) for name in "ab"}
+    nodes["node b"].job = "job"
+    state = SimpleNamespace(role_of=lambda ws: COMPUTE, nodes=SimpleNamespace(nodes=nodes))
+    scheduler = SimpleNamespace(running=list(there.values()), workers=there)
+    workers = Workers(SimpleNamespace(scheduler=scheduler, state=state))
+    workers.lent = {"node a", "node b", "one that has gone"}
+    assert workers.may_stage() == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "most", "asked"), [("malleable", 3, True), ("malleable", 2, False), ("rigid", 3, False)]
+)
+def test_a_program_that_has_one_size_alone_is_not_asked_for_another(kind, most, asked):
+    request = SimpleNamespace(kind=kind, min_nodes=2, max_nodes=most)
+    job = SimpleNamespace(request=request)
+    state = SimpleNamespace(
+        nodes=SimpleNamespace(nodes={"node": SimpleNamespace(job="job")}),
+        jobs=SimpleNamespace(active={"job": job}),
+    )
+    workers = Workers(SimpleNamespace(state=state))
+    workers.by_node = lambda addresses: {"node": {}}
+    assert workers.job(SimpleNamespace(inside=True, places=["a"])) is (job if asked else None)
+
+
 def test_a_node_that_was_lent_comes_back_unless_somebody_holds_it():
     asked = []
 

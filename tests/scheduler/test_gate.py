@@ -10,6 +10,7 @@ from dask_hpc.scheduler.internals.allotment import HOLD
 from dask_hpc.scheduler.io import tokens
 from dask_hpc.scheduler.io.accounts import accounts
 from dask_hpc.scheduler.io.tokens import Learner, TokenLearning
+from dask_hpc.scheduler.placing.admission import Admission
 from dask_hpc.scheduler.placing.gate import Gate
 from dask_hpc.scheduler.tables.jobs import JobRecord
 from dask_hpc.wire import IO_SECONDS
@@ -111,6 +112,17 @@ def test_a_task_that_has_left_its_thread_has_no_token_any_more():
     outer.processing_on.long_running.add(outer)
     assert (gate.reopen(), gate.holders(DISK)) == ({job}, set())
     assert keys(send(job)) == ["write-1"]
+
+
+def test_who_was_set_aside_tries_again_when_all_jobs_are_looked_at():
+    woken = []
+    for waiting in ({}, {DISK: [1]}):
+        admission = Task(
+            lending=Task(loans={}), sharing=Task(sweep=list), queue=Task(first=lambda: None), _aside=waiting,
+            state=Task(jobs=Task(active={}), plain=[]), wake=lambda its=waiting: woken.append(its),
+        )  # fmt: skip
+        Admission.sweep(admission)
+    assert woken == [{DISK: [1]}]
 
 
 def test_a_task_whose_worker_is_lost_has_its_token_still_when_it_is_sent_again_at_once():

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import dask
 import pytest
 from helpers import Gate, live, owner_of, record, started, through, until, within
 
 import dask_hpc
+from dask_hpc.scheduler.internals.allotment import Lane
+from dask_hpc.scheduler.placing.guests import Guests
 
 #: Values in the order in which `note` had them; workers of the tests are in this process.
 _order: list[str] = []
@@ -49,3 +53,13 @@ async def test_a_held_plain_task_that_a_job_needs_is_placed_before_those_of_the_
         await within(c.gather([stop, *own]))
         assert sorted(_order[:5])[-3:] == ["plain-0", "plain-20", "plain-39"]
         await c.cancel(plain)
+
+
+def test_what_plain_work_has_lost_is_at_once_the_jobs_that_waits_for_it():
+    job = SimpleNamespace(is_default=False, active=True, reach=["a"], guest_lane=lambda kind: guest)
+    guest, plain = Lane(job, "rest", job.reach), Lane(SimpleNamespace(is_default=True), "rest", [])
+    uses = SimpleNamespace(key="uses", state="waiting")
+    lost = SimpleNamespace(key="lost", run_id=1, dependents=[uses], worker_restrictions=[])
+    owner = {"lost": plain, "uses": Lane(job, "rest", job.reach)}
+    assert Guests(SimpleNamespace(owner=owner)).recomputed(lost, plain) is guest
+    assert (owner["lost"], lost.worker_restrictions) == (guest, ["a"])

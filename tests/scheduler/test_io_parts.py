@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import Counter
+from types import SimpleNamespace
 
 from distributed.metrics import context_meter
 from zarr.core.buffer import default_buffer_prototype
 from zarr.storage import MemoryStore
 
+from dask_hpc.scheduler.internals.span_metrics import executed
 from dask_hpc.scheduler.io.learned import Learned, Run
 from dask_hpc.wire import IO_METRIC
 from dask_hpc.worker.io import counters
@@ -41,6 +43,18 @@ def test_a_value_that_is_there_is_not_written_again():
     with context_meter.add_callback(lambda name, number, unit: moved.update({name: number})):
         asyncio.run(twice())
     assert moved[f"{IO_METRIC} write store t"] == 8
+
+
+def test_what_code_measures_of_its_own_under_other_names_is_passed_over():
+    told = {
+        ("execute", "read", "thread-cpu", "seconds"): 2.0,
+        ("execute", "read", ("mine", 1), "seconds"): 9.0,
+        ("execute", "short", "seconds"): 9.0,
+        ("gather-dep", "read", "network", "seconds"): 9.0,
+    }
+    spans = {"span": SimpleNamespace(_cumulative_worker_metrics=told)}
+    found = executed(SimpleNamespace(extensions={"spans": SimpleNamespace(spans=spans)}))
+    assert list(found) == [("span", "read", "thread-cpu", "seconds", 2.0)]
 
 
 def test_the_latest_names_are_remembered():

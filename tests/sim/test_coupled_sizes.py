@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from dask_hpc import sim
 from dask_hpc.errors import WorkloadError
 from dask_hpc.sim.engine.engine import Engine
+from dask_hpc.sim.engine.pipeline import Pipeline
 from dask_hpc.sim.model.coupled import Coupled, Drift
 from dask_hpc.sim.model.job import Job, Program
 from dask_hpc.sim.model.machine import AdaptationCost, Failures, Machine, NodeFailure, Options
@@ -156,3 +158,10 @@ def test_the_builtin_run_may_begin_with_few_nodes_and_grow_into_the_others() -> 
     assert result.flows[0]["run_s"] < 0.8 * sim.simulate(work, "fcfs").flows[0]["run_s"]
     with pytest.raises(WorkloadError, match="start_nodes is 17; allowed: 2 to 16"):
         sim.load("builtin:coupled", start_nodes=17)
+
+
+def test_a_policy_sees_where_each_analysis_runs_once_a_step_has_begun() -> None:
+    run: Any = SimpleNamespace(begun=0, split=SimpleNamespace(in_situ={"mean"}))
+    assert Pipeline._where(run, "mean") == "auto"
+    run.begun = 1
+    assert [Pipeline._where(run, name) for name in ("mean", "fit")] == ["in-situ", "in-transit"]

@@ -162,6 +162,9 @@ def test_a_job_waits_at_no_scheduling_point_for_an_answer_that_is_on_its_way() -
 def test_decision_latency_delays_what_is_decided() -> None:
     work = workload(rigid("a", 16, 10.0), rigid("b", 16, 10.0, submit_s=1.0))
     assert starts(run(work, decision_s=0.5)) == {"a": 0.5, "b": 11.0}
+    # while an answer is on its way the policy is not asked again
+    work = workload(rigid("a", 4, 10.0), rigid("b", 4, 10.0, submit_s=1.0))
+    assert starts(run(work, decision_s=2.0)) == {"a": 2.0, "b": 4.0}
 
 
 @settings(max_examples=60)

@@ -99,7 +99,7 @@ class FileSystem:
         self._at_s = now_s
 
     def _load(self, io_nodes: int) -> None:
-        self.io_nodes = io_nodes
+        self.io_nodes, self.changed = io_nodes, True
         rate = 0.0
         if io_nodes:
             # `Machine.node_rate_bytes_s`, without its questions

@@ -218,7 +218,6 @@ class Progress:
             self.ended_bytes += active.left - left_bytes
             active.left = left_bytes
             self._spent_in_io(active, stage)
-            self.file_system.changed = True
             self.transfers.go(active)
         elif stage is not None and active.length_s > 0:
             share, left = (now_s - active.began_s) / active.length_s, active.left
@@ -283,7 +282,6 @@ class Progress:
         if active.lanes is not None:
             self.transfers.stand(active)
         self.file_system.add(active, active.left, nodes, self._world.now_s, stage.direction == "read")
-        self.file_system.changed = True
         return True
 
     def _transfer_ended(self, active: ActiveJob, stage: Transfer) -> None:

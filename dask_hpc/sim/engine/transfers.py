@@ -81,7 +81,6 @@ class Transfers:
             return
         moving, lanes.flowing = lanes.flowing, None
         left_bytes = self._file_system.remove(active, self._world.now_s)
-        self._file_system.changed = True
         self.file_system_bytes += moving.left_bytes - left_bytes
         self.moved.moved_bytes += moving.left_bytes - left_bytes
         moving.left_bytes = left_bytes
@@ -120,7 +119,6 @@ class Transfers:
         if path == "file-system":
             lanes.flowing = moving
             self._file_system.add(active, moving.left_bytes, nodes, now_s, moving.reads)
-            self._file_system.changed = True
             return
         assert network is not None
         self._entries += 1

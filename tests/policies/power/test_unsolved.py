@@ -19,7 +19,14 @@ from dask_hpc_policies.registry import create
 WHY = Reason(ReasonCode.IDLE_NODES, "a test")
 
 
-def picture(lower_w: float, upper_w: float, unsolved: bool, kind: Any = "malleable", mode: Any = "enforce"):
+def picture(
+    lower_w: float,
+    upper_w: float,
+    unsolved: bool,
+    kind: Any = "malleable",
+    mode: Any = "enforce",
+    **more: Any,
+):
     """Four of eight nodes run `a`, which draws 600 W with the others; `b` waits for two, 100 W more."""
     given: Any = {"min_nodes": 1, "max_nodes": 8, "min_power_w": 100.0, "max_power_w": 100.0}
     jobs = (
@@ -29,7 +36,7 @@ def picture(lower_w: float, upper_w: float, unsolved: bool, kind: Any = "malleab
     view = ClusterSnapshot(
         now_s=0.0, nodes=tuple(NodeView(id=f"n{i}") for i in range(8)), jobs=jobs, idle_nodes=4
     )
-    power = PowerView(mode=mode, lower_w=lower_w, upper_w=upper_w, idle_w=50.0, unsolved=unsolved)
+    power = PowerView(mode=mode, lower_w=lower_w, upper_w=upper_w, idle_w=50.0, unsolved=unsolved, **more)
     low_w, high_w = drawn_w(view, power)
     power = replace(power, draw_w=low_w, min_w=low_w, max_w=high_w)
     return replace(view, sections={"power": codec.encode(power)})
@@ -67,6 +74,11 @@ def test_while_the_program_fails_no_step_leads_further_outside_and_others_may_be
     bounds: tuple[float, float], action: Any, sizes: dict[str, int]
 ) -> None:
     assert found(picture(*bounds, unsolved=True), action)[0] == sizes
+
+
+def test_where_nobody_is_held_for_watts_jobs_start_also_above_the_upper_bound_and_none_grows() -> None:
+    view = picture(0, 500, unsolved=True, levers=("resize", "start"))
+    assert [found(view, action)[0] for action in (START, GROW)] == [{"b": 2}, {}]
 
 
 def test_while_an_answer_is_awaited_nothing_is_moved_outside() -> None:

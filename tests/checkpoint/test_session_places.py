@@ -1,0 +1,64 @@
+"""Where the versions of a session go, as the memories of hosts come and go."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dask_hpc.checkpoint.store import Store
+from dask_hpc.session import memory
+from dask_hpc.session.places import Places
+from dask_hpc.session.ranks import Ranks
+
+
+class Hosts:
+    """Memories of hosts, which can be had or not."""
+
+    problem: str | None = ""
+
+    def __init__(self, *_: Any) -> None:
+        self.newest, self.closed = 0, False
+
+    def open(self) -> str:
+        made.append(self)
+        if self.problem is None:
+            raise KeyboardInterrupt
+        return self.problem
+
+    def close(self) -> None:
+        self.closed = True
+
+
+made: list[Hosts] = []
+
+
+@pytest.fixture
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Places:
+    monkeypatch.setattr(memory, "Memory", Hosts)
+    made.clear()
+    return Places("run", Ranks(0, 1, None), Store(str(tmp_path)), ("L1", "L3"), "", None)
+
+
+def test_memories_that_can_be_had_by_now_change_the_places_once(
+    places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Hosts, "problem", "no manager is there")
+    places.open()
+    found = places.probe()
+    assert (found.changed, found.problem, found.memory) == (False, "no manager is there", False)
+    monkeypatch.setattr(Hosts, "problem", "")
+    found = places.probe()
+    assert (found.changed, found.problem, found.memory) == (True, None, True)
+    assert not places.probe().changed
+    assert [one.closed for one in made] == [True, True, False]
+
+
+def test_memories_whose_opening_is_broken_off_are_let_go_of(
+    places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Hosts, "problem", None)
+    with pytest.raises(KeyboardInterrupt):
+        places.open()
+    assert [one.closed for one in made] == [True]
