@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future as Answer
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import dask
 from dask.base import is_dask_collection
@@ -26,9 +28,6 @@ from dask_hpc.show import line
 from dask_hpc_policies.codec import encode
 from dask_hpc_policies.params import Duration
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
 logger = logging.getLogger(__name__)
 
 #: Where the folder of checkpoints is configured.
@@ -39,6 +38,8 @@ _EVERY = Duration("every", None, lo=0.01, hi=30 * 86400.0, none_ok=True)
 _TIMEOUT = Duration("timeout", None, lo=0.0, hi=30 * 86400.0, none_ok=True)
 #: A question after a commit is answered after so long at the latest, in seconds.
 _ASK_S = 5.0
+#: States of what goes on no more.
+_OVER = ("complete", "failed")
 
 
 class Commit:
@@ -115,6 +116,16 @@ class Commit:
                 warn_of_memory(f"checkpoint {self.name!r}", ", or say levels=('L1', 'L2')")
         if not self._row.get("begun"):
             self._kept = None
+        elif not self._heard:
+            loop: Any = self._channel.client.loop
+            loop.add_callback(self._ended)
+
+    async def _ended(self) -> None:
+        """Keep what is being written for as long as it is, whoever asks how far it is, or lets go of this."""
+        with suppress(Exception):  # nobody may be there any more
+            while (await self._ask(_ASK_S))["state"] not in _OVER:
+                pass
+        self._kept = None
 
     async def begun(self) -> bool:
         """Wait until the cluster has heard of it; whether this call has begun it. Raises what it refuses."""
@@ -125,23 +136,23 @@ class Commit:
         return await self._ask(0.0) if "id" in self._row else dict(self._row)
 
     async def _ask(self, wait_s: float) -> dict[str, Any]:
-        self._row = dict(await self._channel.ask("checkpoint_row", commit=self._row["id"], wait_s=wait_s))
-        if self._row["state"] in ("complete", "failed"):
+        most_s = min(_ASK_S, wait_s)
+        self._row = dict(await self._channel.ask("checkpoint_row", commit=self._row["id"], wait_s=most_s))
+        if self._row["state"] in _OVER:
             self._kept = None
         return dict(self._row)
 
     async def _wait(self, timeout: float | None) -> Commit:
         loop = asyncio.get_running_loop()
-        deadline_s = None if timeout is None else loop.time() + timeout
+        deadline_s = math.inf if timeout is None else loop.time() + timeout
         try:
             # one that has been heard of says so, however busy this loop is
             await asyncio.wait_for(self.begun(), None if self._asked.done() else timeout)
         except TimeoutError:
-            raise TimeoutError(
-                f"the cluster has not heard of checkpoint {self.name!r} after {timeout:g} s; it goes on"
-            ) from None
-        while (row := await self._ask(self._longest_s(deadline_s)))["state"] not in ("complete", "failed"):
-            if deadline_s is not None and loop.time() >= deadline_s:
+            text = f"the cluster has not heard of checkpoint {self.name!r} after {timeout:g} s; it goes on"
+            raise TimeoutError(text) from None
+        while (row := await self._ask(max(0.01, deadline_s - loop.time())))["state"] not in _OVER:
+            if loop.time() >= deadline_s:
                 raise TimeoutError(
                     f"checkpoint {self.name!r} is not whole after {timeout:g} s: {row['blocks_left']} of "
                     f"{row['blocks']} results are not written; it goes on"
@@ -150,12 +161,6 @@ class Commit:
             there = what_there_is(row["version"], row["levels"])
             raise CheckpointError(f"checkpoint {self.name!r} has {there}: {row['reason']}")
         return self
-
-    @staticmethod
-    def _longest_s(deadline_s: float | None) -> float:
-        if deadline_s is None:
-            return _ASK_S
-        return min(_ASK_S, max(0.01, deadline_s - asyncio.get_running_loop().time()))
 
 
 def begin(
@@ -273,9 +278,8 @@ def restore(
         When no store is named, and no host has it in memory; for a name, version or store that is none.
     """
     if not isinstance(client, Client):
-        raise CheckpointTypeError(
-            f"client is {client!r:.80}; allowed: a connected Client, as in dask_hpc.restore(name, client)"
-        )
+        text = f"client is {client!r:.80}; allowed: a connected Client, as in dask_hpc.restore(name, client)"
+        raise CheckpointTypeError(text)
     if client.status in ("closing", "closed"):
         raise InstallError("the client is closed; connect a new one")
     return client.sync(_restore, client, name, store, version, allow_pickle, key_file)

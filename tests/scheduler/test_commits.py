@@ -134,6 +134,20 @@ async def test_a_client_may_forget_what_is_being_written(c, s, a, b, tmp_path):
     await until(lambda: not s.tasks, "the handle does not keep it either")
 
 
+@live(workers=1)
+async def test_what_nobody_asks_about_is_written_and_then_let_go_of(c, s, a, tmp_path):
+    rt = await dask_hpc.install(c)
+    gate = Gate()
+    value = c.submit(through, 1, gate)
+    await rt.checkpoint(value, "value", store=tmp_path, wait=False)
+    await until(lambda: gate.arrived, "it is computed")
+    await rt.checkpoint(await c.scatter(2), "other", store=tmp_path)
+    del value
+    gate.open()
+    await until(lambda: not s.tasks, "nothing keeps it")
+    assert Store(tmp_path).names() == ["other", "value"]
+
+
 @pytest.mark.errors("no new version")
 @live(workers=2)
 async def test_what_cannot_be_written_leaves_the_version_before(c, s, a, b, tmp_path):
