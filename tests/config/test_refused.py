@@ -27,7 +27,7 @@ async def test_wrong_parameters_in_the_configuration_are_told_by_key_and_value(c
 
 
 @gen_cluster(client=True, nthreads=[])
-async def test_a_folder_that_the_scheduler_cannot_write_to_is_refused(c, s):
+async def test_a_folder_that_the_scheduler_cannot_write_to_is_refused(c, s, tmp_path):
     rt = await dask_hpc.install(c)
     folder = str(Path(__file__) / "below-a-file")
     for setting, name in (
@@ -37,6 +37,8 @@ async def test_a_folder_that_the_scheduler_cannot_write_to_is_refused(c, s):
         with pytest.raises(ConfigError, match=rf"{name} is .*below-a-file.*workers are not asked"):
             await rt.update(**{setting: folder})
         assert (await rt.status())["settings"][setting] is None
+        await rt.update(**{setting: str(tmp_path / "new" / "folder")})
+    assert not list(tmp_path.iterdir()), "who writes there first makes it"
 
 
 @gen_cluster(client=True, nthreads=[])

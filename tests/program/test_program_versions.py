@@ -224,8 +224,8 @@ async def test_a_job_that_cannot_be_protected_says_so_before_it_begins(c, s, *wo
     rt = await dask_hpc.install(c, "fcfs")
     with pytest.raises(CheckpointError, match=r"'\.\./away' is no name for a checkpoint"):
         await rt.job("heat", nodes=2, protect="../away").activate()
-    (tmp_path / "file").touch()
-    await rt.update(checkpoint_store=str(tmp_path / "file" / "store"))
+    await rt.update(checkpoint_store=str(tmp_path / "store"))
+    (tmp_path / "store").touch()
     with pytest.raises(CheckpointError, match="cannot be written to"):
         await rt.job("heat", nodes=2, protect=True).activate()
     assert {row["state"] for row in await rt.jobs()} == {"cancelled"}

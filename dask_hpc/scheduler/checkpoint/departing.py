@@ -266,10 +266,12 @@ class Departing:
 
 
 def problem(directory: str) -> str | None:
-    """Why nothing can be written below a folder, which is made if need be; None when something can."""
+    """Why nothing can be written below a folder, which need not be there yet; None when something can."""
+    there = directory
+    while not os.path.lexists(there):
+        there = os.path.dirname(there)
     try:
-        os.makedirs(directory, exist_ok=True)
-        with tempfile.TemporaryFile(dir=directory):
+        with tempfile.TemporaryFile(dir=there):
             return None
     except OSError as error:
         return f"{type(error).__name__}: {error}"
