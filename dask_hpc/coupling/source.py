@@ -28,8 +28,9 @@ from dask_hpc_policies.coupling.contract import Field, checked_name, checked_num
 
 T = TypeVar("T")
 
-#: How soon one asks again for what is not there yet, in seconds: later each time, up to a most.
-_AGAIN_S, _LATER, _AGAIN_MOST_S = 0.05, 1.5, 2.0
+#: How soon one asks again for what is not there yet, in seconds: later each time, up to a most; and how long
+#: what was interrupted may take to end.
+_AGAIN_S, _LATER, _AGAIN_MOST_S, _ENDS_S = 0.05, 1.5, 2.0, 1.0
 #: Ranks that a flow may have.
 _RANKS = 2**20
 
@@ -87,8 +88,7 @@ class Source:
             text = address_in(text)
         self._scheduler = text
         self._security = (security or Security()).get_connection_args("client")
-        self._token = uuid.uuid4().hex
-        self._loop = asyncio.new_event_loop()
+        self._token, self._loop = uuid.uuid4().hex, asyncio.new_event_loop()
         self._comm: Any = None
         self._ring: RingEnd | None = None
         #: Why there is no ring; None: none was asked for, or there is one.
@@ -217,6 +217,7 @@ class Source:
             if not task.done() or isinstance(error, KeyboardInterrupt | SystemExit):
                 # what comes next over the connection would be taken for the answer to something else
                 task.cancel()
+                self._loop.run_until_complete(asyncio.wait([task], timeout=_ENDS_S))
                 self._abort()
             raise
 

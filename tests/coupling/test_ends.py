@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import sys
 import threading
@@ -18,6 +19,7 @@ from sources import asked, nothing_left, producers, told, whole
 import dask_hpc
 from dask_hpc.coupling import source
 from dask_hpc.errors import CouplingError
+from dask_hpc.scheduler.coupling import joining
 from dask_hpc.scheduler.rpc.service import of
 from dask_hpc.wire import COUPLE, ROLE_RESOURCE
 from dask_hpc.worker.coupling import receiver
@@ -294,6 +296,30 @@ async def test_a_source_whose_send_was_interrupted_is_gone_and_takes_no_answer_f
         print([value async for value in values])
     await flow.close()
     await nothing_left(s, a)
+
+
+@live(workers=1)
+async def test_a_source_that_is_interrupted_before_its_flow_is_there_leaves_nothing_pending(
+    c, s, a, monkeypatch
+):
+    class Interrupted(dask_hpc.Source):
+        async def _join(self, lost=None):
+            self._loop.call_later(0.3, interrupt)
+            await super()._join(lost)
+
+    def interrupt():
+        raise KeyboardInterrupt
+
+    def join():
+        with pytest.raises(KeyboardInterrupt):
+            Interrupted("heat", s.address)
+        gc.collect()  # what is pending then says so in the log, which no test may
+
+    await dask_hpc.install(c)
+    # it is told at once to ask again, and waits until then
+    monkeypatch.setattr(joining, "_MOST_S", 0.01)
+    monkeypatch.setattr(source, "_AGAIN_S", 20.0)
+    await asyncio.to_thread(join)
 
 
 @live(workers=1)
