@@ -78,7 +78,7 @@ def test_a_folder_that_cannot_be_used_is_said_when_the_cluster_starts(tmp_path: 
         with dask.config.set({"hpc.spill.directory": str(tmp_path / "file")}):
             options = {"n_workers": 0, "processes": False, "dashboard_address": ":0", "silence_logs": False}
             async with dask_hpc.LocalCluster(**options, asynchronous=True):
-                assert "FileExistsError" in caplog.text
+                assert "NotADirectoryError: Not a directory" in caplog.text
                 assert "hpc.spill.directory" in caplog.text
 
     asyncio.run(run())

@@ -274,7 +274,7 @@ def problem(directory: str) -> str | None:
         with tempfile.TemporaryFile(dir=there):
             return None
     except OSError as error:
-        return f"{type(error).__name__}: {error}"
+        return f"{type(error).__name__}: {error.strerror}: {there!r}"
 
 
 def _make(folder: str) -> None:
