@@ -83,8 +83,9 @@ def checked_version(version: Any) -> int | None:
     CheckpointValueError
         When it is no number.
     """
-    if version is None or (number := numeric.whole(version)) is not None:
-        return None if version is None else number
+    number = numeric.whole(version)
+    if version is None or number is not None:
+        return number
     raise CheckpointValueError(f"version is {version!r:.80}; allowed: a whole number, or None for the newest")
 
 

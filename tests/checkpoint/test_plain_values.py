@@ -62,6 +62,7 @@ def test_other_values_need_the_word(tmp_path: Path, value: Any) -> None:
 def test_bytes_of_an_array_that_are_left_in_a_circle_go_without_a_word() -> None:
     # newer Pythons close a file in memory that somebody still refers to first, and say that they cannot
     parts, _ = to_bytes(Array("data", "opaque", None, (1,), ((1,),)), 0, np.ones(3))
+    assert {type(part.obj) for part in parts} == {bytes, np.ndarray}
     circle: list[Any] = [parts]
     circle.append(circle)
     del parts, circle

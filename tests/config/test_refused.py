@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import timedelta
 from pathlib import Path
 
@@ -10,7 +11,9 @@ import pytest
 from distributed.utils_test import gen_cluster
 
 import dask_hpc
+from dask_hpc.checkpoint import store_threads
 from dask_hpc.errors import ConfigError
+from dask_hpc.scheduler.rpc import service
 from dask_hpc_policies.jobs.jobspec import InvalidJob
 from dask_hpc_policies.params import ParameterError
 
@@ -39,6 +42,20 @@ async def test_a_folder_that_the_scheduler_cannot_write_to_is_refused(c, s, tmp_
         assert (await rt.status())["settings"][setting] is None
         await rt.update(**{setting: str(tmp_path / "new" / "folder")})
     assert not list(tmp_path.iterdir()), "who writes there first makes it"
+
+
+@gen_cluster(client=True, nthreads=[])
+async def test_a_folder_whose_mount_hangs_is_refused_and_nobody_waits_for_it(c, s, tmp_path, monkeypatch):
+    rt = await dask_hpc.install(c)
+    answers = threading.Event()
+    monkeypatch.setattr(store_threads, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(service, "problem", lambda folder: answers.wait(60) and None)
+    try:
+        with pytest.raises(ConfigError, match=r"hpc\.checkpoint\.store is .* not answered within 0\.05 s"):
+            await rt.update(checkpoint_store=str(tmp_path))
+    finally:
+        answers.set()
+    assert (await rt.status())["settings"]["checkpoint_store"] is None
 
 
 @gen_cluster(client=True, nthreads=[])

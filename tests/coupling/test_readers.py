@@ -22,7 +22,7 @@ def test_a_reader_is_gone_whose_loop_has_ended_though_somebody_keeps_its_error()
         outcome = "it has failed"
 
         async def changes(self) -> None:
-            await asyncio.sleep(60)
+            await asyncio.Event().wait()
 
         def taken(self) -> None: ...
 

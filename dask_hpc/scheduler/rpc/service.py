@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from distributed.protocol.pickle import loads
 
 from dask_hpc import wire
+from dask_hpc.checkpoint.store_threads import soon
 from dask_hpc.config import Settings, is_setting, no_setting
 from dask_hpc.errors import ConfigError, DaskHPCError, InstallError, UnknownJob
 from dask_hpc.scheduler.checkpoint.commits import Commits
@@ -322,7 +323,11 @@ class Service:
         ):
             if new is None or new == old:
                 continue
-            if (why := await asyncio.to_thread(problem, new)) is not None:
+            try:
+                why = await soon(problem, new)
+            except TimeoutError as error:  # its mount may hang
+                why = str(error)
+            if why is not None:
                 raise ConfigError(
                     f"{name} is {new!r}, where the scheduler cannot write ({why}); allowed: a folder that "
                     "the scheduler and all workers can write to (workers are not asked)"
