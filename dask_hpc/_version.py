@@ -3,3 +3,8 @@
 from __future__ import annotations
 
 __version__ = "0.1.0"
+
+
+def package_version() -> str:
+    """Version of this package where it is called (it is sent to workers)."""
+    return __version__

@@ -149,7 +149,7 @@ class Setup:
 
 def _levers(text: str) -> tuple[str, ...]:
     """Levers, as words separated by commas."""
-    from dask_hpc_policies.power.view import LEVERS
+    from dask_hpc_policies.ranges import LEVERS
 
     words = tuple(word.strip() for word in text.split(","))
     if unknown := [word for word in words if word not in LEVERS]:

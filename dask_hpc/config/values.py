@@ -19,7 +19,7 @@ from dask_hpc.config.layout import leaves, nested, parts
 from dask_hpc.config.rows import BUILTIN, Setting, find, is_setting, no_setting, register, table
 from dask_hpc.errors import ConfigError
 from dask_hpc.wire import CAPS, POWER_SOURCES, SERVICES
-from dask_hpc_policies.jobs.jobspec import MOST_NODE_W, WEIGHTS
+from dask_hpc_policies import ranges
 from dask_hpc_policies.params import (
     AbsolutePath,
     Bool,
@@ -35,9 +35,7 @@ from dask_hpc_policies.params import (
     Words,
     shown,
 )
-from dask_hpc_policies.pool import HOLD, MOST_S, MULTIPLE
-from dask_hpc_policies.power.view import DEFAULT_LEVERS, HORIZON_S, LEVERS
-from dask_hpc_policies.resilience.redundancy_sets import MOST_HOSTS, SCHEMES
+from dask_hpc_policies.ranges import HORIZON_S, MOST_NODE_W, WEIGHTS
 
 __all__ = [
     "Setting",
@@ -142,11 +140,11 @@ class Settings:
         help="Mean time between failures of one node. Once it is set, and a version has been written, they "
         "are written as often as is best by what one takes (Daly 2006). None: every hpc.checkpoint.every."))
     checkpoint_redundancy: Literal["single", "partner", "xor", "reed-solomon"] = _row(
-        Choice("checkpoint.redundancy", "partner", SCHEMES,
+        Choice("checkpoint.redundancy", "partner", ranges.SCHEMES,
         help="How level L2 has what a host holds in memory also in other failure domains: a copy on a "
         "partner, one parity of a set of hosts (xor), or two (reed-solomon), which take less memory. single: "
         "not at all."))
-    checkpoint_set_size: int = _row(Int("checkpoint.set-size", 4, lo=3, hi=MOST_HOSTS, unit="hosts",
+    checkpoint_set_size: int = _row(Int("checkpoint.set-size", 4, lo=3, hi=ranges.MOST_HOSTS, unit="hosts",
         help="Hosts in a set that have parities of each other's data, about; with xor and reed-solomon."))
     checkpoint_host_memory: float = _row(Float("checkpoint.host-memory", 0.25, lo=0.001, hi=0.9, live=False,
         help="Share of the memory of a host that checkpoints may have (levels L1 and L2), beside what its "
@@ -194,12 +192,12 @@ class Settings:
         Int("pool.max-nodes", None, lo=1, hi=_MOST_NODES, unit="nodes", none_ok=True,
         help="Nodes the cluster can ever have. A job that needs more is refused at once. None: as many as "
         "the cluster has when the job is declared."))
-    pool_hold_s: float | None = _row(dataclasses.replace(HOLD, name="pool.hold", label="",
+    pool_hold_s: float | None = _row(dataclasses.replace(ranges.HOLD, name="pool.hold", label="",
         help="How long adaptive clusters keep nodes after they were last needed, or have come. auto: "
-        f"{MULTIPLE:g} times as long as the latest have taken to come (a LocalCluster's some seconds, on "
-        f"Slurm the wait in the queue), at most {MOST_S:g} s, which also holds before one has been seen to "
-        "come. In any case as long as they have taken to come. 0 s: stock's Adaptive does as without the "
-        "package."))
+        f"{ranges.HOLD_MULTIPLE:g} times as long as the latest have taken to come (a LocalCluster's some "
+        f"seconds, on Slurm the wait in the queue), at most {ranges.MOST_HOLD_S:g} s, which also holds "
+        "before one has been seen to come. In any case as long as they have taken to come. 0 s: stock's "
+        "Adaptive does as without the package."))
     pool_stock: str = _row(Choice("pool.stock-adaptive", "with-jobs", ("with-jobs", "always"),
         help="When distributed.Adaptive on a cluster class of others does so, too: while jobs are declared "
         "(without one, nothing changes that others could see), or always."))
@@ -278,7 +276,7 @@ class Settings:
         "(dask hpc power restore). None: /var/tmp."))
     power_forecast_horizon_s: float = _row(Duration("power.forecast.horizon", HORIZON_S, lo=0.1, hi=3600.0,
         help="How far ahead the measured draw is forecast while a corridor is set, at most 60 ticks."))
-    power_levers: tuple[str, ...] = _row(Words("power.levers", DEFAULT_LEVERS, LEVERS,
+    power_levers: tuple[str, ...] = _row(Words("power.levers", ranges.DEFAULT_LEVERS, ranges.LEVERS,
         help="What is done to keep a corridor. resize: jobs that run get other sizes. hold: jobs wait though "
         "nodes are idle. start: jobs start smaller than they ask for. pool: an adaptive cluster gives idle "
         "nodes back, or asks for more. steal: a job that waits takes the nodes of a malleable one where no "

@@ -31,7 +31,7 @@ def carried(version: str, counts_io: bool = False) -> WorkerPlugin:
             try:
                 from dask_hpc._version import __version__ as there
                 from dask_hpc.worker import heartbeat, small
-                from dask_hpc.worker.coupling import receiver
+                from dask_hpc.worker.coupling import switch as coupling_switch
                 from dask_hpc.worker.io import switch as io_switch
                 from dask_hpc.worker.power import switch
             except ImportError as error:
@@ -40,7 +40,7 @@ def carried(version: str, counts_io: bool = False) -> WorkerPlugin:
                 heartbeat.start(worker)
                 small.start(worker)
                 switch.start(worker)
-                receiver.start(worker)
+                coupling_switch.start(worker)
                 io_switch.start(worker, on=counts_io)
                 return
             logging.getLogger("distributed.dask_hpc").warning(
@@ -56,7 +56,7 @@ def carried(version: str, counts_io: bool = False) -> WorkerPlugin:
             import sys
 
             waits = []
-            for name in ("heartbeat", "small", "power.switch", "coupling.receiver", "io.switch"):
+            for name in ("heartbeat", "small", "power.switch", "coupling.switch", "io.switch"):
                 module = sys.modules.get(f"dask_hpc.worker.{name}")
                 if module is not None and (wait := module.stop(worker)) is not None:
                     waits.append(wait)

@@ -20,7 +20,8 @@ import numpy as np
 from dask_hpc.checkpoint.blobs import Group, Home, Part, Range, Stripe
 from dask_hpc.checkpoint.redundancy import BLOCK_BYTES, recover
 from dask_hpc.checkpoint.segments import read_segment, segment_path
-from dask_hpc.errors import CheckpointError
+from dask_hpc.errors import CheckpointError, ConfigError
+from dask_hpc.worker.node import node_settings
 from dask_hpc_policies.resilience.redundancy_sets import parity_bytes
 
 T = TypeVar("T")
@@ -58,7 +59,7 @@ class Patience:
 class _Known:
     """What this process knows of managers."""
 
-    patience: Patience = Patience()
+    patience: Patience | None = None
 
 
 _known = _Known()
@@ -72,7 +73,14 @@ def be_patient(patience: Patience) -> None:
 
 
 def patience() -> Patience:
-    """How this process waits for managers."""
+    """How this process waits for managers: as its node is configured, unless it was told."""
+    if _known.patience is None:
+        try:
+            own = node_settings()
+            _known.patience = Patience(own.checkpoint_silence_s, own.checkpoint_ask_again_s)
+        except ConfigError:
+            # what is wrong with the configuration is said by the section `node`
+            _known.patience = Patience()
     return _known.patience
 
 
@@ -90,8 +98,8 @@ async def ask(pool: Any, address: str, op: str, within_s: float = _ANSWER_S, **a
     """
     if (silent := _silent.get(address)) is not None:
         since_s, why = silent
-        if time.monotonic() - since_s < (_known.patience.again_s if why is None else _AGAIN_S):
-            raise ManagerSilentError(_known.patience.why(address)) if why is None else OSError(why)
+        if time.monotonic() - since_s < (patience().again_s if why is None else _AGAIN_S):
+            raise ManagerSilentError(patience().why(address)) if why is None else OSError(why)
     for last in (*[False] * _STALE, True):
         try:
             comm = await asyncio.wait_for(pool.connect(address), _CONNECT_S)
@@ -118,12 +126,12 @@ async def _answer(pool: Any, address: str, call: Awaitable[T], within_s: float) 
     asked, deadline_s = asyncio.ensure_future(call), time.monotonic() + within_s
     try:
         while not asked.done():
-            half_s = _known.patience.silence_s / 2
+            half_s = patience().silence_s / 2
             if (left_s := deadline_s - time.monotonic()) <= 0:
                 raise TimeoutError(f"not within {within_s:g} s")
             await asyncio.wait([asked], timeout=min(half_s, left_s))
             if not asked.done() and left_s > half_s and not await _is_there(pool, address, half_s):
-                raise ManagerSilentError(_known.patience.why(address))
+                raise ManagerSilentError(patience().why(address))
         return asked.result()
     finally:
         if not asked.cancel() and not asked.cancelled():
@@ -180,7 +188,7 @@ def is_silent(address: str) -> None:
 
 def silent() -> dict[str, float]:
     """Managers that hang, as this process knows them, and in how many seconds each may be asked again."""
-    until_s = _known.patience.again_s - time.monotonic()
+    until_s = patience().again_s - time.monotonic()
     left_s = {address: since_s + until_s for address, (since_s, why) in _silent.items() if why is None}
     return {address: round(again_s, 3) for address, again_s in left_s.items() if again_s > 0}
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
+from dask_hpc.errors import ConfigError
 from dask_hpc.wire import HEARTBEAT, ROLE_RESOURCE
-from dask_hpc.worker.host_memory import ManagerSection
+from dask_hpc.worker.host_process import folders
 from dask_hpc.worker.node import NodeSection
 
 logger = logging.getLogger("distributed.dask_hpc.heartbeat")
@@ -22,7 +24,6 @@ Section = Callable[[], Mapping[str, Any]]
 #: What makes the sections of a worker, by their names.
 SECTIONS: dict[str, Callable[[Any], Section]] = {
     "node": NodeSection,
-    "manager": ManagerSection,
 }
 
 
@@ -101,12 +102,21 @@ def _end(sample: Section | None) -> None:
 def start(worker: Any) -> None:
     """Have the worker's heartbeats carry our sections from now on."""
     stop(worker)
-    made = worker.metrics[HEARTBEAT] = Heartbeat(worker, SECTIONS)
-    manager = made.section("manager")
-    if isinstance(manager, ManagerSection):
-        worker.loop.add_callback(manager.left_behind.start)
+    worker.metrics[HEARTBEAT] = Heartbeat(worker, SECTIONS)
+    worker.loop.add_callback(_look, worker)
     if any(name.startswith(ROLE_RESOURCE) for name in worker.state.total_resources):
         worker.loop.add_callback(_wake, worker)
+
+
+def _look(worker: Any) -> None:
+    """Have it look for what earlier clusters have left in the memory of its host."""
+    # a configuration that is wrong the section `node` tells of
+    with suppress(ConfigError):
+        if folders():
+            # what keeps checkpoints in memory is loaded where there are some
+            from dask_hpc.worker.host_memory import look
+
+            look(worker)
 
 
 async def _wake(worker: Any) -> None:

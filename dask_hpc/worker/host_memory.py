@@ -34,7 +34,7 @@ from dask_hpc.checkpoint.segments import (
 )
 from dask_hpc.checkpoint.services import most_added
 from dask_hpc.checkpoint.values import to_bytes
-from dask_hpc.errors import CheckpointError, WorkerError
+from dask_hpc.errors import CheckpointError, ConfigError, WorkerError
 from dask_hpc.wire import HEARTBEAT
 from dask_hpc.worker.fetching import Patience, ask, be_patient, silent
 from dask_hpc.worker.host_process import HostProcess
@@ -360,9 +360,26 @@ def _summed(blocks: Mapping[int, _Made]) -> dict[int, int]:
     }
 
 
+def look(worker: Any) -> None:
+    """Have a worker look for what earlier clusters have left on its host.
+
+    Raises
+    ------
+    WorkerError
+        As `manager_folder`.
+    """
+    _manager(worker).left_behind.start()
+
+
 def _manager(worker: Any) -> ManagerSection:
     heartbeat = worker.metrics.get(HEARTBEAT)
-    section = None if heartbeat is None else heartbeat.section(SECTION)
-    if not isinstance(section, ManagerSection):
+    if heartbeat is None:
         raise WorkerError(f"worker {worker.address} does not carry dask_hpc (yet)")
+    section = heartbeat.section(SECTION)
+    if section is None:
+        try:
+            section = heartbeat.add(SECTION, ManagerSection)
+        except ConfigError as error:
+            raise WorkerError(f"the configuration of worker {worker.address} is wrong: {error}") from error
+    assert isinstance(section, ManagerSection)
     return section

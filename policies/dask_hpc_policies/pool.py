@@ -23,18 +23,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dask_hpc_policies.decision import Reason, ReasonCode
-from dask_hpc_policies.params import Duration, Parameter
+from dask_hpc_policies.params import Parameter
+from dask_hpc_policies.ranges import HOLD, HOLD_MULTIPLE, MOST_HOLD_S
 from dask_hpc_policies.wording import counted
 
-#: How long nodes are kept; the one parameter.
-HOLD = Duration("hold_s", None, hi=86400.0, none_ok=True, none="auto", label="Hold",
-                help="how long nodes are kept after they were last needed, or have come")  # fmt: skip
+#: How long nodes are kept.
 PARAMETERS: tuple[Parameter, ...] = (HOLD,)
-
-#: Nodes are kept so many times as long as they take to come, unless a hold is set.
-MULTIPLE = 2.0
-#: Longest hold that comes of this, in seconds, and the hold while no node has been seen to come.
-MOST_S = 60.0
 
 #: So many of the latest waits for a node are remembered.
 _WAITS = 20
@@ -152,9 +146,9 @@ def _hold(given_s: float | None, state: PoolState) -> tuple[float, str]:
     if given_s is not None:
         return max(given_s, took_s), "hpc.pool.hold"
     if not state.waits_s:
-        return MOST_S, "hpc.pool.hold: auto, and none has been seen to come"
+        return MOST_HOLD_S, "hpc.pool.hold: auto, and none has been seen to come"
     text = f"hpc.pool.hold: auto, and they have taken {round(took_s, 1):g} s to come"
-    return max(took_s, min(MULTIPLE * took_s, MOST_S)), text
+    return max(took_s, min(HOLD_MULTIPLE * took_s, MOST_HOLD_S)), text
 
 
 def _remember(view: PoolView, state: PoolState) -> PoolState:

@@ -74,14 +74,16 @@ async def test_a_preload_that_cannot_install_leaves_the_scheduler_running(troubl
     assert words in record.getMessage()
 
 
-def test_a_preload_on_the_command_line(tmp_path, loop):
+def test_a_preload_on_the_command_line(tmp_path, loop, monkeypatch):
+    # nothing that others have left in memory is found there
+    monkeypatch.setenv("DASK_HPC__NODE__MEMORY_FOLDER", str(tmp_path))
     file = str(tmp_path / "scheduler.json")
     start = [sys.executable, "-m", "dask"]
     scheduler = [*start, "scheduler", "--no-dashboard", "--port", "0", "--scheduler-file", file]
     worker = [*start, "worker", "--no-dashboard", "--scheduler-file", file]
     with (
         popen([*scheduler, "--preload", "dask_hpc.preload"]),
-        popen([*worker, "--nthreads", "1", "--no-nanny"]),
+        popen([*worker, "--nthreads", "1", "--no-nanny", "--preload", "dask_hpc.agent"]),
         Client(scheduler_file=file, loop=loop, timeout=30) as client,
     ):
         client.wait_for_workers(1, timeout=30)
@@ -91,3 +93,8 @@ def test_a_preload_on_the_command_line(tmp_path, loop):
             future = client.submit(inc, 1)
         assert job.wait(20)["state"] == "completed"
         assert future.result() == 2
+        # of what nobody has asked for, a worker loads nothing: each takes its time when it starts
+        theirs = ("host_memory", "manager", "coupling.receiver", "power.section", "io.tasks")
+        names = ["dask_hpc_policies.decision", *(f"dask_hpc.worker.{name}" for name in theirs)]
+        (loaded,) = client.run(lambda: list(__import__("sys").modules)).values()
+        assert [name for name in ("dask_hpc.agent", *names) if name in loaded] == ["dask_hpc.agent"]

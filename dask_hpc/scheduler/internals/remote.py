@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from distributed.protocol.pickle import dumps
 from distributed.protocol.serialize import Serialize, Serialized, ToPickle, deserialize
 
-from dask_hpc._version import __version__
+from dask_hpc._version import __version__, package_version
 from dask_hpc.errors import InstallError, WorkerError
 from dask_hpc.wire import COUNT_IO, HEARTBEAT, ROLE_RESOURCE, RPC, WORKER_PLUGIN
 from dask_hpc.worker.carried import carried
@@ -23,11 +23,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 #: A worker whose interpreter is busy must not keep users waiting.
 _PATIENCE_S = 5.0
-
-
-def package_version() -> str:
-    """Version of this package where it is called (it is sent to workers)."""
-    return __version__
 
 
 async def require(scheduler: Scheduler, addresses: list[str]) -> None:

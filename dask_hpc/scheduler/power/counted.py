@@ -6,7 +6,7 @@ has begun anew, or that stood still, says nothing: then the watts of the last sa
 
 from __future__ import annotations
 
-from dask_hpc_policies.jobs.jobspec import MOST_NODE_W
+from dask_hpc_policies.ranges import MOST_NODE_W
 
 #: Seconds, joules counted by then, and the mean watts since it was heard of before.
 Counted = tuple[float, float, float]

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from dask_hpc.scheduler.internals import remote
 from dask_hpc.scheduler.power.counted import Counted, counted
-from dask_hpc_policies.jobs.jobspec import MOST_NODE_W
 from dask_hpc_policies.power.view import SECTION
+from dask_hpc_policies.ranges import MOST_NODE_W
 
 if TYPE_CHECKING:
     from distributed.scheduler import WorkerState

@@ -30,9 +30,10 @@ from dask_hpc_policies.power.program import Plan, solve
 from dask_hpc_policies.power.question import asked_by, drawn_w, mode_of, planned
 from dask_hpc_policies.power.states import NETWORKED
 from dask_hpc_policies.power.unexplained import Unexplained, counted, noted
-from dask_hpc_policies.power.view import DEFAULT_LEVERS, HORIZON_S, LEVERS, Mode, PowerView, seen
+from dask_hpc_policies.power.view import Mode, PowerView, seen
 from dask_hpc_policies.power.watts import mean_w
 from dask_hpc_policies.protocol import Policy
+from dask_hpc_policies.ranges import DEFAULT_LEVERS, HORIZON_S, LEVERS
 from dask_hpc_policies.rules.pool_range import PoolRange, pool_range, pool_step
 
 #: The key in `Options.extra`, and its setting.

@@ -21,8 +21,8 @@ from dask_hpc.sim.model.machine import (
 )
 from dask_hpc.sim.model.pool import Pool
 from dask_hpc.sim.model.power import NodePower
-from dask_hpc_policies.jobs.jobspec import MOST_NODE_W
 from dask_hpc_policies.model import ROLES
+from dask_hpc_policies.ranges import MOST_NODE_W
 
 MACHINE_KEYS = (
     "nodes", "link_bytes_s", "file_system_bytes_s", "failures", "node_mtbf", "downtime", "adaptation",

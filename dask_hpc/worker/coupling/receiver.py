@@ -20,10 +20,8 @@ from distributed.sizeof import sizeof
 from distributed.worker_state_machine import FreeKeysEvent
 
 from dask_hpc.errors import DaskHPCError
-from dask_hpc.wire import COUPLE, FLOW_OVER
 from dask_hpc.worker.answers import answered
 from dask_hpc.worker.awaited import runs
-from dask_hpc.worker.coupling import helpers
 from dask_hpc.worker.coupling.blocks import Block, Bundle
 from dask_hpc.worker.coupling.places import Place, Step
 from dask_hpc.worker.coupling.ring import Ring
@@ -332,17 +330,3 @@ def _seen(task: asyncio.Task[Any]) -> None:
     """What a task has raised is known: nobody else is to be told."""
     if not task.cancelled():
         task.exception()
-
-
-def start(worker: Any) -> None:
-    """Have a worker take blocks of producers."""
-    receiver = Receiver(worker)
-    worker.handlers |= {COUPLE: receiver.serve, FLOW_OVER: receiver.over}
-    helpers.start(worker)
-
-
-def stop(worker: Any) -> None:
-    """Have it take none of new producers any more."""
-    for name in (COUPLE, FLOW_OVER):
-        worker.handlers.pop(name, None)
-    helpers.stop(worker)

@@ -26,10 +26,9 @@ from dask_hpc_policies.jobs import constraints
 from dask_hpc_policies.model import JobFacts, JobRequest
 from dask_hpc_policies.numeric import is_real, whole
 from dask_hpc_policies.params import ParameterError, parse_duration, parse_power, suggestion
+from dask_hpc_policies.ranges import MOST_NODE_W, WEIGHTS
 from dask_hpc_policies.views import values_of
 
-#: Smallest and largest weight of a user.
-WEIGHTS = (0.001, 1000.0)
 #: Larger than any pool: the upper bound while the pool is not known.
 _UNBOUNDED = 1 << 40
 #: Largest number that is taken for a size or a priority.
@@ -187,8 +186,6 @@ def job_spec(
     )
 
 
-#: More than one node draws: two racks of accelerators draw a tenth of it.
-MOST_NODE_W = 1e6
 #: Arguments in seconds, which may be text with a unit; their fields have a name with ``_s``.
 DURATIONS = ("walltime", "deadline", "soft_deadline")
 #: Keys of a job in YAML or JSON.

@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dask_hpc_policies.jobs.constraints import CONSTRAINTS, legal_sizes
-from dask_hpc_policies.jobs.jobspec import MOST_NODE_W
 from dask_hpc_policies.params import shown, suggestion
 from dask_hpc_policies.power.checks import MOST_TOTAL_W, ProgramError, count, ordered, watts
+from dask_hpc_policies.ranges import MOST_NODE_W
 
 #: One legal size of a job: its nodes, the least and the most watts that the job draws on them.
 Choice = tuple[int, float, float]

@@ -14,6 +14,7 @@ from typing import Literal
 
 from dask_hpc_policies.codec import decode
 from dask_hpc_policies.model import ClusterSnapshot
+from dask_hpc_policies.ranges import DEFAULT_LEVERS
 
 #: Name of the section.
 SECTION = "power"
@@ -21,11 +22,6 @@ SECTION = "power"
 #: policy decides is held to it (`combine.corridor`). ``monitor``: nobody; the draw is only looked at.
 #: ``advise``: nobody either, but what would be done is found out and told.
 Mode = Literal["monitor", "advise", "policy", "enforce"]
-#: What may be done to keep a corridor, and what is where nobody says it.
-LEVERS = ("resize", "hold", "start", "pool", "steal", "cap")
-DEFAULT_LEVERS = ("resize", "hold", "start")
-#: So far ahead the draw is forecast, and announced bounds count for a job of unknown length, by default.
-HORIZON_S = 30.0
 #: From when on (on the clock of `now_s`), lower and upper bound in watts.
 Step = tuple[float, float, float]
 

@@ -12,16 +12,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 from dask_hpc_policies.decision import Reason, ReasonCode
+from dask_hpc_policies.ranges import MOST_HOSTS, SCHEMES, SchemeName
 from dask_hpc_policies.wording import counted
 
-SchemeName = Literal["single", "partner", "xor", "reed-solomon"]
-SCHEMES: tuple[SchemeName, ...] = ("single", "partner", "xor", "reed-solomon")
-
-#: In a set; as many as the field of the code has elements.
-MOST_HOSTS = 16
 #: Of a stripe. With one more, hosts that are left over could make a set too large.
 MOST_PARITIES = MOST_HOSTS // 2 - 1
 

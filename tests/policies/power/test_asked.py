@@ -22,7 +22,8 @@ from dask_hpc_policies.power.question import (
     question,
     terms_of,
 )
-from dask_hpc_policies.power.view import DEFAULT_LEVERS, PowerView
+from dask_hpc_policies.power.view import PowerView
+from dask_hpc_policies.ranges import DEFAULT_LEVERS
 from dask_hpc_policies.registry import create
 
 WHY = Reason(ReasonCode.IDLE_NODES, "a test")

@@ -17,7 +17,8 @@ from dask_hpc_policies.pool import PoolState, PoolView, decide, within
 from dask_hpc_policies.power.problem import Problem
 from dask_hpc_policies.power.program import Plan, solve
 from dask_hpc_policies.power.question import MOST_TRIED, Terms, drawn_w, off_question, planned
-from dask_hpc_policies.power.view import DEFAULT_LEVERS, Mode, PowerView, seen
+from dask_hpc_policies.power.view import Mode, PowerView, seen
+from dask_hpc_policies.ranges import DEFAULT_LEVERS
 from dask_hpc_policies.rules.pool_range import pool_range, pool_step
 from dask_hpc_policies.rules.power_theft import theft
 

@@ -1,0 +1,32 @@
+"""Has a worker take part in flows; what takes blocks is loaded when the first producer comes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dask_hpc.wire import COUPLE, FLOW_OVER
+from dask_hpc.worker.coupling import helpers
+
+
+def start(worker: Any) -> None:
+    """Have a worker take blocks of producers."""
+
+    async def serve(comm: Any, **told: Any) -> Any:
+        from dask_hpc.worker.coupling.receiver import Receiver
+
+        receiver = Receiver(worker)
+        worker.handlers |= {COUPLE: receiver.serve, FLOW_OVER: receiver.over}
+        return await receiver.serve(comm, **told)
+
+    async def over(flow: str) -> None:
+        """It has had no producer yet."""
+
+    worker.handlers |= {COUPLE: serve, FLOW_OVER: over}
+    helpers.start(worker)
+
+
+def stop(worker: Any) -> None:
+    """Have it take none of new producers any more."""
+    for name in (COUPLE, FLOW_OVER):
+        worker.handlers.pop(name, None)
+    helpers.stop(worker)
