@@ -28,7 +28,7 @@ from dask_hpc.errors import (
 from dask_hpc.show import Decisions, Jobs, Rows
 from dask_hpc_policies.jobs.jobspec import InvalidJob
 from dask_hpc_policies.params import ParameterError
-from dask_hpc_policies.registry import InvalidPolicy, UnknownPolicy
+from dask_hpc_policies.protocol import InvalidPolicy, UnknownPolicy
 
 #: What answers that are lists are made.
 _LISTS: dict[str, type[Rows]] = {"jobs": Jobs, "decisions": Decisions}

@@ -20,7 +20,6 @@ from markupsafe import Markup
 
 from dask_hpc.errors import InstallError
 from dask_hpc.report.looks import printable
-from dask_hpc_policies import registry
 
 #: Seconds that a cluster has to answer before it is said not to.
 LIMIT_S = 2.0
@@ -237,6 +236,9 @@ def policies() -> Policies:
 
     The same rows as ``dask hpc policies --json``.
     """
+    # all of them, which nobody else needs
+    from dask_hpc_policies import registry
+
     return Policies(registry.describe_all())
 
 

@@ -6,8 +6,6 @@ from typing import Any
 
 from distributed.protocol.pickle import dumps
 
-from dask_hpc_policies import registry
-
 
 def policy_arguments(policy: Any, params: dict[str, Any]) -> dict[str, Any]:
     """Names and numbers, or the user's own object pickled."""
@@ -15,6 +13,9 @@ def policy_arguments(policy: Any, params: dict[str, Any]) -> dict[str, Any]:
         return {"parameters": params}
     if isinstance(policy, (str, dict)) and not str(policy).endswith((".yaml", ".yml")):
         return {"policy": policy, "parameters": params}
+    # all policies, which nobody else needs
+    from dask_hpc_policies import registry
+
     made = registry.create(policy)
     spec = registry.spec_of(made)
     if spec.get("custom"):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dask_hpc.channel import Channel
-from dask_hpc.client.coupling import Flow
 from dask_hpc_policies.codec import encode
 from dask_hpc_policies.coupling import contract
+
+if TYPE_CHECKING:
+    from dask_hpc.client.coupling import Flow
 
 #: Steps that a queue may hold.
 _QUEUE = (1, 1024)
@@ -53,6 +55,9 @@ class CouplingMethods:
 
 
 async def _couple(channel: Channel, name: str, fields: Any, queue: int, when_full: str) -> Flow:
+    # it needs arrays, and others do not
+    from dask_hpc.client.coupling import Flow
+
     declared = contract.declared(fields)
     contract.checked_name(name)
     queue = contract.checked_number("queue", queue, *_QUEUE)

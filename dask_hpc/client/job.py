@@ -16,7 +16,7 @@ import warnings
 from contextlib import suppress
 from dataclasses import fields
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import dask
 from distributed import Client, get_worker
@@ -25,14 +25,15 @@ from dask_hpc.channel import Channel
 from dask_hpc.client import timelines
 from dask_hpc.client.checkpoints import warn_of_memory
 from dask_hpc.errors import DaskHPCError, JobCancelled, JobFailed
-from dask_hpc.program.driver import IN_PROGRAM
-from dask_hpc.program.producer import Producer, check_timeout
-from dask_hpc.program.program import Program
+from dask_hpc.program.producer import IN_PROGRAM, Producer, check_timeout
 from dask_hpc.show import job_html, line, never_raises
 from dask_hpc.wire import ANNOTATION, BIND, CLOSE, OPEN, SERVICES
 from dask_hpc_policies.codec import decode, field_names
 from dask_hpc_policies.jobs.jobspec import JobSpec, check_nodes
 from dask_hpc_policies.model import ClusterSnapshot
+
+if TYPE_CHECKING:
+    from dask_hpc.program.program import Program
 
 logger = logging.getLogger("dask_hpc")
 
@@ -475,6 +476,9 @@ class Job:
 
         Options are those of `dask_hpc.program.program.Program`.
         """
+        # it needs xarray, and others do not
+        from dask_hpc.program.program import Program
+
         return Program(self, size, dim, **options)
 
     def why(self) -> Any:

@@ -28,7 +28,7 @@ from dask_hpc.client.job import Job as Job
 from dask_hpc.client.power import PowerMethods
 from dask_hpc.config import find
 from dask_hpc.errors import InstallError
-from dask_hpc.scheduler import install as scheduler_install
+from dask_hpc.scheduler.bootstrap import bootstrap
 from dask_hpc.show import above, line, never_raises, runtime_html
 from dask_hpc.worker.awaited import source
 from dask_hpc_policies.codec import decode, encode
@@ -88,7 +88,7 @@ def _checked(client: Any) -> Client:
 async def _install(client: Client, policy: Any, params: dict[str, Any]) -> Runtime:
     arguments = policy_arguments(policy, params)
     try:
-        answer = await client.run_on_scheduler(scheduler_install.bootstrap, __version__, **arguments)
+        answer = await client.run_on_scheduler(bootstrap, __version__, **arguments)
     except (ImportError, AttributeError) as error:
         raise InstallError(
             f"the scheduler cannot import dask_hpc {__version__} ({error}); install it in the "

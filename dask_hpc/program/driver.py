@@ -10,7 +10,6 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Self
 
 import dask
@@ -24,7 +23,7 @@ from dask_hpc.program.coupled import submit_step, uncouple
 from dask_hpc.program.found import Place
 from dask_hpc.program.outlines import VersionLost
 from dask_hpc.program.phase import Phase
-from dask_hpc.program.producer import Change, Producer, Status
+from dask_hpc.program.producer import IN_PROGRAM, Change, Producer, Status
 from dask_hpc.program.saving import Saving, insisted
 from dask_hpc.wire import ANNOTATION
 from dask_hpc_policies.layout import (
@@ -42,9 +41,6 @@ if TYPE_CHECKING:
     from distributed import Future
 
 logger = logging.getLogger(__name__)
-
-#: Id of the job whose program is calling a function of the user's.
-IN_PROGRAM: ContextVar[str | None] = ContextVar("hpc_in_program", default=None)
 
 
 class Driver:

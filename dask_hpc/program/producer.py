@@ -14,6 +14,7 @@ import time
 import uuid
 import weakref
 from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,8 @@ from dask_hpc_policies.numeric import is_real
 
 logger = logging.getLogger(__name__)
 
+#: Id of the job whose program is calling a function of the user's.
+IN_PROGRAM: ContextVar[str | None] = ContextVar("hpc_in_program", default=None)
 #: Makes the named nodes ready to join; the producer is told when it has returned.
 Join = Callable[["Change"], Awaitable[None]]
 

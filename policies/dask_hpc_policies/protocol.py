@@ -10,6 +10,14 @@ from dask_hpc_policies.decision import Decision
 from dask_hpc_policies.model import ClusterSnapshot, JobRequest, Trigger
 
 
+class UnknownPolicy(ValueError):
+    """A name that no policy, library entry or guard has."""
+
+
+class InvalidPolicy(ValueError):
+    """A specification or an object that is no policy."""
+
+
 @runtime_checkable
 class Policy(Protocol):
     """Decides which jobs start, grow, shrink or wait.

@@ -31,7 +31,7 @@ from dask_hpc_policies.builtin import BUILTIN, builtin
 from dask_hpc_policies.combine.guards import GUARDS, Guarded, guarded
 from dask_hpc_policies.combine.merge import Combined, _combined
 from dask_hpc_policies.params import ParameterError, Parameters, shown, suggestion
-from dask_hpc_policies.protocol import Policy
+from dask_hpc_policies.protocol import InvalidPolicy, Policy, UnknownPolicy
 
 #: Entry-point group: name -> callable that takes parameters by keyword and returns a policy.
 GROUP = "dask_hpc.policies"
@@ -39,14 +39,6 @@ GROUP = "dask_hpc.policies"
 _KEYS = ("policy", "policies", "params", "compose", "lock", "description", "provenance", "custom")
 #: Letters that a policy file may have, values that it may hold (those of an alias each time), and how deep.
 _LONGEST, _MOST_VALUES, _DEEPEST = 1_000_000, 10_000, 50
-
-
-class UnknownPolicy(ValueError):
-    """A name that no policy, library entry or guard has."""
-
-
-class InvalidPolicy(ValueError):
-    """A specification or an object that is no policy."""
 
 
 def names() -> tuple[str, ...]:

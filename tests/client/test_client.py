@@ -55,12 +55,14 @@ async def test_a_runtime_that_is_not_installed_says_how_to_install_it(c, s, *wor
 @gen_cluster(client=True, nthreads=FOUR)
 async def test_a_client_of_another_version_is_refused(c, s, *workers, monkeypatch):
     handlers, plugins = dict(s.handlers), dict(s.plugins)
-    original = dask_hpc.scheduler.install.bootstrap
+    # the package has a function of the module's name
+    client_runtime = sys.modules["dask_hpc.client.runtime"]
+    original = client_runtime.bootstrap
 
     async def old_client(version, dask_scheduler=None, **kwargs):
         return await original("0.0.1", dask_scheduler=dask_scheduler, **kwargs)
 
-    monkeypatch.setattr(dask_hpc.scheduler.install, "bootstrap", old_client)
+    monkeypatch.setattr(client_runtime, "bootstrap", old_client)
     with pytest.raises(InstallError, match=rf"0\.0\.1.*{re.escape(dask_hpc.__version__)}"):
         await dask_hpc.install(c)
     assert (s.handlers, s.plugins) == (handlers, plugins)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 
 import dask
@@ -72,6 +73,13 @@ async def test_a_preload_that_cannot_install_leaves_the_scheduler_running(troubl
             assert await c.submit(inc, 1) == 2
     (record,) = [r for r in caplog.records if r.name == "dask_hpc.preload"]
     assert words in record.getMessage()
+
+
+def test_a_client_loads_nothing_of_the_scheduler_and_of_what_nobody_has_asked_for():
+    names = ["pandas", "xarray", "dask.array", "dask_hpc_policies.registry", "dask_hpc.scheduler.install"]
+    code = f"import sys, dask_hpc; dask_hpc.install; print(*[n for n in {names} if n in sys.modules])"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout == "\n"
 
 
 def test_a_preload_on_the_command_line(tmp_path, loop, monkeypatch):

@@ -17,8 +17,8 @@ from dask_hpc_policies.combine.merge import Arbiter
 from dask_hpc_policies.decision import Decision
 from dask_hpc_policies.model import ClusterSnapshot
 from dask_hpc_policies.params import Int, ParameterError
-from dask_hpc_policies.protocol import Policy
-from dask_hpc_policies.registry import InvalidPolicy, UnknownPolicy, create, describe, names, spec_of, updated
+from dask_hpc_policies.protocol import InvalidPolicy, Policy, UnknownPolicy
+from dask_hpc_policies.registry import create, describe, names, spec_of, updated
 
 
 class Own:

@@ -11,7 +11,7 @@ from tasks import inc
 import dask_hpc
 from dask_hpc.scheduler.install import attach
 from dask_hpc_policies import registry
-from dask_hpc_policies.registry import InvalidPolicy
+from dask_hpc_policies.protocol import InvalidPolicy
 
 
 class Fails:

@@ -31,7 +31,7 @@ from dask_hpc_policies.decision import (
     Suppressed,
 )
 from dask_hpc_policies.model import ClusterSnapshot, Trigger
-from dask_hpc_policies.protocol import Policy, encode_state
+from dask_hpc_policies.protocol import InvalidPolicy, Policy, encode_state
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ class Controller:
                 raise TypeError(f"decide returned {type(decision).__name__}, not a Decision")
             encode_state(after)
         except Exception as error:
-            raise registry.InvalidPolicy(
+            raise InvalidPolicy(
                 f"policy {policy.name} cannot decide on the present state: {type(error).__name__}: {error}; "
                 f"{self.policy.name} stays"
             ) from error

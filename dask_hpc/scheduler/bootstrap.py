@@ -1,0 +1,61 @@
+"""What a client has a scheduler run to put the runtime on it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dask_hpc._version import __version__
+from dask_hpc.errors import DaskHPCError, InstallError
+from dask_hpc.wire import RPC
+
+
+async def bootstrap(
+    version: str,
+    policy: Any = None,
+    pickled: bytes | None = None,
+    parameters: Mapping[str, Any] | None = None,
+    dask_scheduler: Any = None,
+) -> dict[str, Any]:
+    """Install on the scheduler that runs this function (a client sends it there).
+
+    Returns
+    -------
+    dict
+        ``{}``, or ``{"error": [class, text]}`` (see `Service.call`) when versions differ, a worker lacks
+        the package, a self-check fails, or policy and settings are refused. Nothing is installed then.
+    """
+    try:
+        await _bootstrap(version, policy, pickled, parameters, dask_scheduler)
+    except (DaskHPCError, ValueError) as error:
+        return {"error": [type(error).__name__, str(error)]}
+    return {}
+
+
+async def _bootstrap(
+    version: str,
+    policy: Any,
+    pickled: bytes | None,
+    parameters: Mapping[str, Any] | None,
+    dask_scheduler: Any,
+) -> None:
+    # what only a scheduler needs: whoever sends this does not load it
+    from dask_hpc.scheduler.install import attach
+    from dask_hpc.scheduler.internals import remote, selfcheck
+
+    if version != __version__:
+        raise InstallError(
+            f"the client has dask_hpc {version}, the scheduler {__version__}; install the same "
+            "version in both environments"
+        )
+    selfcheck.require(dask_scheduler)
+    await remote.require(dask_scheduler, sorted(dask_scheduler.workers))
+    was_there = RPC in dask_scheduler.handlers
+    service = attach(dask_scheduler)
+    try:
+        if policy is not None or pickled is not None or parameters:
+            await service.update(policy, pickled, parameters)
+    except Exception:
+        if not was_there:
+            await service.detach()
+        raise
