@@ -27,7 +27,7 @@ from dask_hpc.errors import (
 )
 from dask_hpc.show import Decisions, Jobs, Rows
 from dask_hpc_policies.jobs.jobspec import InvalidJob
-from dask_hpc_policies.params import ParameterError
+from dask_hpc_policies.params import ParameterError, shown
 from dask_hpc_policies.protocol import InvalidPolicy, UnknownPolicy
 
 #: What answers that are lists are made.
@@ -97,7 +97,7 @@ class Channel:
             When it is closed.
         """
         client = self._client()
-        if client is None or client.scheduler is None:
+        if client is None or is_closed(client):
             raise InstallError("the client of this runtime is closed; connect a new one")
         return client
 
@@ -148,7 +148,10 @@ class Channel:
         known = self.answered_s is not None and stopwatch_s() - self.answered_s < _KNOWN_S
         # a scheduler logs a traceback when it is asked for what it does not know, and answers None
         there = known or await _is_there(client)
-        answer = await scheduler.hpc(method=method, arguments=dict(arguments)) if there else None
+        try:
+            answer = await scheduler.hpc(method=method, arguments=dict(arguments)) if there else None
+        except OverflowError:
+            raise ValueError(f"{method}: {shown(arguments)}; allowed: no number of 2**64 or more") from None
         self.answered_s = None if answer is None else stopwatch_s()
         if answer is None:
             raise InstallError(
@@ -175,7 +178,7 @@ class Channel:
     def end(self, function: Callable[..., Any], *args: Any) -> Any:
         """`run` what closes something; nothing when the client is closed already, which has closed it."""
         client = self.client_or_none
-        if client is None or client.scheduler is None:
+        if client is None or is_closed(client):
             return self.done()
         return client.sync(function, *args)
 
@@ -183,6 +186,11 @@ class Channel:
         """What a method of the client's form returns when there is nothing to do any more."""
         client = self.client_or_none
         return _nothing() if client is not None and client.asynchronous else None
+
+
+def is_closed(client: Client) -> bool:
+    """Whether a client is closed, or about to be: one that has lost its scheduler for good is, too."""
+    return client.scheduler is None or client.status in ("closing", "closed")
 
 
 async def _nothing() -> None:

@@ -11,10 +11,12 @@ import errno
 import io
 import json
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from multiprocessing import resource_tracker
 from typing import Any, TextIO
 
 import click
@@ -36,7 +38,8 @@ class OneLineGroup(click.Group):
             try:
                 found = super().invoke(ctx)
                 # now, and not at the end of the process, where nobody can be told that it failed
-                sys.stdout.flush()
+                if sys.stdout is not None:  # it was closed before the process began
+                    sys.stdout.flush()
                 return found
             except click.exceptions.NoArgsIsHelpError:
                 raise
@@ -47,6 +50,8 @@ class OneLineGroup(click.Group):
             except DaskHPCError as error:
                 raise click.ClickException(one_line(str(error))) from None
             except OSError as error:
+                if error.filename is not None:
+                    raise click.ClickException(f"{error.filename}: {error.strerror}") from None
                 # a full disk behind the output; a pipe that was closed is click's business
                 if error.errno != errno.ENOSPC:
                     raise
@@ -67,6 +72,22 @@ def warnings_on_stderr() -> Iterator[None]:
         warnings.showwarning = show
         warnings.simplefilter("always", UserWarning)
         yield
+
+
+@contextmanager
+def interrupts_later() -> Iterator[None]:
+    """Hold Ctrl-C back while the block starts worker processes; it comes at the end of the block.
+
+    A terminal interrupts them, too, and they would die with tracebacks instead of being closed: they inherit
+    the blocked signal.
+    """
+    # the tracker unblocks the signal in the thread that starts it, which must not be the cluster's
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager

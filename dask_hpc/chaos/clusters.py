@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from dask_hpc.chaos import work
 from dask_hpc.chaos.plan import Plan
 from dask_hpc.chaos.run import Outcome
 from dask_hpc.chaos.work import BLOCKS
+from dask_hpc.terminal import interrupts_later
 
 #: Workers of a cluster that is killed, and of how many versions one of the first is its last.
 WORKERS = 2
@@ -40,17 +41,17 @@ def own(workers: int = 4) -> Iterator[dask_hpc.LocalCluster]:
         # what a cluster that is killed leaves is asked for at once
         "hpc.checkpoint.linger": "2 min",
     }
-    with (
-        dask.config.set(settings),
-        dask_hpc.LocalCluster(
-            n_workers=workers - workers // 2,
-            threads_per_worker=1,
-            dashboard_address=":0",
-            silence_logs=logging.CRITICAL,
-            env={"DASK_HPC__NODE__HOST": "host-a"},
-            pools={"more": {"n_workers": workers // 2, "env": {"DASK_HPC__NODE__HOST": "host-b"}}},
-        ) as cluster,
-    ):
+    with dask.config.set(settings), ExitStack() as stack:
+        with interrupts_later():
+            cluster = dask_hpc.LocalCluster(
+                n_workers=workers - workers // 2,
+                threads_per_worker=1,
+                dashboard_address=":0",
+                silence_logs=logging.CRITICAL,
+                env={"DASK_HPC__NODE__HOST": "host-a"},
+                pools={"more": {"n_workers": workers // 2, "env": {"DASK_HPC__NODE__HOST": "host-b"}}},
+            )
+            stack.enter_context(cluster)
         yield cluster
 
 

@@ -66,13 +66,34 @@ def checked_folder(store: Any) -> str:
     CheckpointValueError
         When it is no path of a folder.
     """
-    path = os.fspath(store) if isinstance(store, (str, os.PathLike)) else None
+    return checked_path("store", store, "the path of a folder, or None for hpc.checkpoint.store")
+
+
+def checked_path(what: str, value: Any, allowed: str) -> str:
+    """A path that was given as `what`, as an absolute one.
+
+    Raises
+    ------
+    CheckpointValueError
+        When it is none; the message says what is `allowed`.
+    """
+    path = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
     # the path of nothing is the working directory, and a URL would be a folder there
     if not isinstance(path, str) or not path or "\0" in path or "://" in path:
-        raise CheckpointValueError(
-            f"store is {store!r:.200}; allowed: the path of a folder, or None for hpc.checkpoint.store"
-        )
+        raise CheckpointValueError(f"{what} is {value!r:.200}; allowed: {allowed}")
     return os.path.abspath(path)
+
+
+def checked_key_file(key_file: Any) -> str | None:
+    """The path of the file with a key, as an absolute one; None: what is configured.
+
+    Raises
+    ------
+    CheckpointValueError
+        When it is no path.
+    """
+    allowed = "the path of a file with a key, or None for hpc.checkpoint.key-file"
+    return None if key_file is None else checked_path("key_file", key_file, allowed)
 
 
 def checked_version(version: Any) -> int | None:

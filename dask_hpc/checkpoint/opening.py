@@ -19,11 +19,16 @@ from dask_hpc.checkpoint.dtypes import from_json
 from dask_hpc.checkpoint.inside import read_inside
 from dask_hpc.checkpoint.manifest import Manifest
 from dask_hpc.checkpoint.metadata import DOCUMENT
+from dask_hpc.checkpoint.names import checked_key_file, checked_path
 from dask_hpc.checkpoint.plan import Array, Plan, Written
 from dask_hpc.checkpoint.sealing import read_key
 from dask_hpc.checkpoint.services import opened_file, unwrapped
 from dask_hpc.checkpoint.values import Form, form, from_bytes
 from dask_hpc.errors import CheckpointError
+from dask_hpc_policies.params import Bool
+
+#: Whether what can run code may be loaded.
+TRUST = Bool("allow_pickle", False)
 
 
 def open_checkpoint(
@@ -56,10 +61,12 @@ def open_checkpoint(
     CheckpointError
         When it is no version of a checkpoint, was changed after it was written, is encrypted and the key is
         not there or another one, or has Python values and `allow_pickle` was not given.
+    ValueError
+        For a path that is none, and an `allow_pickle` that is neither True nor False.
     """
-    folder = os.path.abspath(path)
+    folder = checked_path("path", path, "the folder of a version, such as STORE/NAME/000001")
     found = manifest.read(folder)
-    name = None if key_file is None else os.path.abspath(key_file)
+    name, allow_pickle = checked_key_file(key_file), TRUST.validate(allow_pickle)
     manifest.check_signed(folder, found, name)
     check_files(folder, found)
     refuse_pickled(folder, found, allow_pickle)

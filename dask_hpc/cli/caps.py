@@ -23,6 +23,7 @@ _PATIENCE_S = 10.0
     "--root",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     default=Path("/"),
+    show_default=True,
     metavar="DIR",
     help="A folder that stands for / of this machine.",
 )

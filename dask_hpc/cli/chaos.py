@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from dask_hpc.cli.connection import connected, connection_options
+from dask_hpc.cli.types import FOLDER
 from dask_hpc.terminal import echo_table, progress_bar
 
 _COLUMNS = {
@@ -33,7 +34,7 @@ _COLUMNS = {
 @click.option("--faults", metavar="NAME,...", default=None,
               help="What may fail: worker, host, cluster, store, delay, manager, partition, agent, "
                    "controller, hang.  [default: all of them]")  # fmt: skip
-@click.option("--folder", type=click.Path(file_okay=False, path_type=Path), default=None,
+@click.option("--folder", type=FOLDER, default=None,
               help="Where stores are made, and removed again; all workers have to see it.  [default: a new "
               "folder for temporary files]")  # fmt: skip
 @connection_options

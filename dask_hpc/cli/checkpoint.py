@@ -11,6 +11,7 @@ import dask
 from dask_hpc.cli.connection import connected, connection_options
 from dask_hpc.cli.replacing import can_ask
 from dask_hpc.cli.stores import any_store, asked, named_store, store_option
+from dask_hpc.cli.types import PATH
 from dask_hpc.terminal import echo_json, echo_table, json_option, one_line, progress_bar
 from dask_hpc_policies.wording import counted
 
@@ -48,7 +49,7 @@ _PUBLISHED = (
 
 key_option = click.option(
     "--key-file",
-    type=click.Path(),
+    type=PATH,
     metavar="FILE",
     help="With the key of an encrypted version; without it, the setting hpc.checkpoint.key-file.",
 )
@@ -145,7 +146,7 @@ def verify(name: str, version: int | None, key_file: str | None, store: Store, a
 @click.option("--yes", is_flag=True, help="Remove without asking.")
 @click.option(
     "--store",
-    type=click.Path(),
+    type=PATH,
     callback=any_store,
     metavar="DIR",
     help="Folder of all checkpoints; without it, hpc.checkpoint.store; with neither, memory alone.",
@@ -187,7 +188,7 @@ def gc(keep: int, dry_run: bool, yes: bool, store: Store | None, as_json: bool) 
 
 @checkpoint.command()
 @click.argument("name")
-@click.argument("path", type=click.Path())
+@click.argument("path", type=PATH)
 @click.option("--version", type=click.IntRange(1), metavar="N", help="The newest without it.")
 @key_option
 @store_option
@@ -228,7 +229,7 @@ def export(
 @key_option
 @click.option(
     "--store",
-    type=click.Path(),
+    type=PATH,
     callback=named_store,
     metavar="DIR",
     help="Folder of all checkpoints, for workers, too; without it, what dask_hpc.restore would take.",

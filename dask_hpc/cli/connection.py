@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from dask_hpc.cli.types import FILE, Seconds
+from dask_hpc.cli.types import FILE, Address, Seconds
 from dask_hpc.coupling.scheduler_file import address_in
 from dask_hpc.errors import DaskHPCError
 from dask_hpc.terminal import cell, one_line
@@ -25,7 +25,12 @@ if TYPE_CHECKING:
 
 
 _OPTIONS = (
-    click.option("--address", metavar="ADDRESS", help="Address of the scheduler, such as tcp://login1:8786."),
+    click.option(
+        "--address",
+        metavar="ADDRESS",
+        type=Address(),
+        help="Address of the scheduler, such as tcp://login1:8786.",
+    ),
     click.option(
         "--scheduler-file",
         type=FILE,
@@ -110,4 +115,6 @@ async def _identify(address: str, timeout_s: float) -> str:
     except (OSError, ValueError, TypeError, KeyError) as error:
         # a wrong scheme, port or host, nobody there, TLS wanted, another kind of server
         detail = one_line(str(error)) or type(error).__name__
+        if detail.startswith("invalid literal"):
+            detail = "what follows its colon is no port, such as 8786"
     raise click.ClickException(f"no scheduler answers at {address}: {detail}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -60,4 +61,5 @@ def _write(out: Path, text: str) -> None:
     except OSError as error:
         raise click.ClickException(f"{out} cannot be written: {error.strerror or error}") from None
     finally:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):  # where none could be made, none is there
+            part.unlink()

@@ -16,7 +16,7 @@ from dask_hpc.terminal import json_option
 @click.command()
 @policy_option
 @click.option("--fast", is_flag=True, help="Less of the same: a check rather than a show.")
-@click.option("--report", type=NEW_FILE, help="Where the HTML report goes.")
+@click.option("--report", type=NEW_FILE, help="Where the HTML report goes.  [default: dask-hpc-demo.html]")
 @click.option(
     "--trace",
     type=NEW_FILE,
@@ -37,7 +37,11 @@ from dask_hpc.terminal import json_option
     metavar="N",
     help="Rounds; the table then says the spread.",
 )
-@click.option("--only", metavar="ACT", help="Play one act alone; power is played only so.")
+@click.option(
+    "--only",
+    metavar="ACT",
+    help="Play one act alone: three-users, stepping, killed, shrinking, or power, which is played only so.",
+)
 @click.option("--slurm", is_flag=True, help="On jobs of Slurm, as jobqueue.slurm describes them.")
 @json_option
 def demo(

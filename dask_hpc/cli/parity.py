@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _LOCAL = "local"
 #: How long to wait for the workers of another cluster.
 _PATIENCE_S = 60.0
+#: Longest time between two calls of the policy on a cluster (hpc.tick).
+_LONGEST_TICK_S = 3600.0
 
 
 @click.command()
@@ -54,13 +56,13 @@ _PATIENCE_S = 60.0
     metavar="SECONDS",
     default="100 ms",
     show_default=True,
-    type=Seconds(0.01),
+    type=Seconds(0.01, most_s=_LONGEST_TICK_S),
     help="Longest task that jobs are cut into.",
 )
 @click.option(
     "--tick",
     metavar="SECONDS",
-    type=Seconds(0.01),
+    type=Seconds(0.01, most_s=_LONGEST_TICK_S),
     help="The policy is asked so often as well, on both sides; without it, once a task length.",
 )
 @click.option(

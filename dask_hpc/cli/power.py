@@ -10,6 +10,7 @@ import csv
 import errno
 import json
 import math
+import sys
 import time
 import warnings
 from collections.abc import Iterator, Mapping
@@ -214,6 +215,7 @@ def fit(points: str, as_json: bool) -> None:
     "--root",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     default=Path("/"),
+    show_default=True,
     metavar="DIR",
     help="A copy of this or another machine's /sys, or what it lies in; sensors of the kernel alone.",
 )
@@ -270,6 +272,8 @@ def _opened(path: str) -> Iterator[tuple[IO[str], _Where]]:
     """A file; what is wrong with it is one line, which begins with the name and the number of the line."""
     where: _Where = {"line": None}
     try:
+        if path == "-" and sys.stdin is None:
+            raise ValueError("standard input is closed")
         with click.open_file(path, encoding="utf-8", errors="replace") as file:
             yield file, where
     except ValueError as error:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import click
 import dask
 
+from dask_hpc.cli.types import PATH
+
 if TYPE_CHECKING:
     from dask_hpc.checkpoint.store import Store
     from dask_hpc.checkpoint.store_threads import Asked
@@ -49,7 +51,7 @@ def _store(context: click.Context, option: click.Parameter, folder: str | None) 
 
 store_option = click.option(
     "--store",
-    type=click.Path(),
+    type=PATH,
     callback=_store,
     metavar="DIR",
     help="Folder of all checkpoints; without it, the setting hpc.checkpoint.store.",

@@ -12,10 +12,34 @@ from typing import Any
 
 import click
 
-#: A file that is there; one that is to be written; a folder that is to be filled.
+
+class GivenPath(click.Path):
+    """A `click.Path` that refuses an empty one, as of a variable that is not set: it would be this folder."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path, or a usage error."""
+        if not value:
+            self.fail("'' is no path.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+#: A file that is there; one that is to be written; a folder that is to be filled; any.
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-NEW_FILE = click.Path(dir_okay=False, path_type=Path)
-FOLDER = click.Path(file_okay=False, path_type=Path)
+NEW_FILE = GivenPath(dir_okay=False, path_type=Path)
+FOLDER = GivenPath(file_okay=False, path_type=Path)
+PATH = GivenPath()
+
+
+class Address(click.ParamType):
+    """The address of a scheduler; an empty one would be that of the configuration, or of none."""
+
+    name = "address"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The address, or a usage error."""
+        if not value.strip():
+            self.fail(f"{value!r} is no address, such as tcp://login1:8786.", param, ctx)
+        return value
 
 
 class FiniteRange(click.FloatRange):
@@ -34,16 +58,16 @@ class Seconds(click.ParamType):
 
     Parameters
     ----------
-    least_s
-        Shorter ones are refused.
+    least_s, most_s
+        Shorter and longer ones are refused.
     words
         Given as they are: what is allowed in place of a duration.
     """
 
     name = "duration"
 
-    def __init__(self, least_s: float = 0.0, words: Sequence[str] = ()) -> None:
-        self.least_s = least_s
+    def __init__(self, least_s: float = 0.0, words: Sequence[str] = (), most_s: float = math.inf) -> None:
+        self.least_s, self.most_s = least_s, most_s
         self.words = tuple(words)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -59,6 +83,8 @@ class Seconds(click.ParamType):
         if seconds < self.least_s:
             least = f"{1000 * self.least_s:g} ms" if self.least_s < 1 else f"{self.least_s:g} s"
             self.fail(f"{value!r} is too short; allowed: a duration from {least}", param, ctx)
+        if seconds > self.most_s:
+            self.fail(f"{value!r} is too long; allowed: a duration up to {self.most_s:g} s", param, ctx)
         return seconds
 
 

@@ -223,8 +223,8 @@ _RUN = (
     click.option("--tick", metavar="SECONDS", type=Seconds(_SHORTEST_TICK_S),
                  help="Ask the policy at fixed times as well; without it, at events alone."),
     click.option("--decision-latency", metavar="SECONDS|measured", type=Seconds(words=["measured"]),
-                 default=0.0, help="Time from asking the policy to its answer taking effect; measured: what "
-                 "it really takes on this computer."),
+                 default="0 s", show_default=True, help="Time from asking the policy to its answer taking "
+                 "effect; measured: what it really takes on this computer."),
     click.option("--adaptation", type=click.Choice(["none", "published"]), default="none",
                  show_default=True,
                  help="How long a resize holds a job up; none: of a running cluster, as measured there."),

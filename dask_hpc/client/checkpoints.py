@@ -21,7 +21,8 @@ from distributed import Client, Future
 
 from dask_hpc.channel import Channel, answered
 from dask_hpc.checkpoint.levels import checked_levels, what_there_is
-from dask_hpc.checkpoint.names import checked_folder, checked_name, checked_version
+from dask_hpc.checkpoint.names import checked_folder, checked_key_file, checked_name, checked_version
+from dask_hpc.client.arguments import client_of
 from dask_hpc.config import find
 from dask_hpc.errors import CheckpointError, CheckpointTypeError, InstallError
 from dask_hpc.show import line
@@ -275,13 +276,10 @@ def restore(
     CheckpointTypeError, InstallError
         When `client` is no client, or is closed.
     ValueError
-        When no store is named, and no host has it in memory; for a name, version or store that is none.
+        When no store is named, and no host has it in memory; for a name, version or path that is none, and an
+        `allow_pickle` that is neither True nor False.
     """
-    if not isinstance(client, Client):
-        text = f"client is {client!r:.80}; allowed: a connected Client, as in dask_hpc.restore(name, client)"
-        raise CheckpointTypeError(text)
-    if client.status in ("closing", "closed"):
-        raise InstallError("the client is closed; connect a new one")
+    client = client_of(client, CheckpointTypeError)
     return client.sync(_restore, client, name, store, version, allow_pickle, key_file)
 
 
@@ -310,11 +308,12 @@ async def restored(
     key_file: str | os.PathLike[str] | None,
 ) -> Restored:
     """What `restore` does, and which version it has taken."""
-    from dask_hpc.checkpoint.opening import open_checkpoint
+    from dask_hpc.checkpoint.opening import TRUST, open_checkpoint
     from dask_hpc.checkpoint.store import Store
     from dask_hpc.checkpoint.store_threads import Asked, SilentStoreError
     from dask_hpc.worker.in_memory import open_records
 
+    allow_pickle, key_file = TRUST.validate(allow_pickle), checked_key_file(key_file)
     asked = {"name": checked_name(name), "version": checked_version(version), "allow_pickle": allow_pickle}
     folder = await _folder(client, store)
     # who names a store wants what is there

@@ -23,6 +23,7 @@ from distributed import Client, get_worker
 
 from dask_hpc.channel import Channel
 from dask_hpc.client import timelines
+from dask_hpc.client.arguments import text_of
 from dask_hpc.client.checkpoints import warn_of_memory
 from dask_hpc.errors import DaskHPCError, JobCancelled, JobFailed
 from dask_hpc.program.producer import IN_PROGRAM, Producer, check_timeout
@@ -407,6 +408,7 @@ class Job:
         What it has not finished is cancelled for the clients that have submitted it. What others want of it
         (clients, variables, published datasets, `fire_and_forget`, other work) is computed as plain work.
         """
+        reason = text_of("reason", reason, "a text")
         return self.channel.sync("cancel", job=self.require_id(), reason=reason)
 
     def resize(self, nodes: int, *, wait: bool | None = None) -> Any:

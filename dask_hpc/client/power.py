@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any, Literal
 
 from dask_hpc.channel import Channel
+from dask_hpc.client.arguments import path_of
 
 #: Whole numbers from here on do not fit into a message.
 _TOO_LARGE = 2**63
@@ -90,8 +91,8 @@ class PowerMethods:
             upper_w=upper_w,
             over=seconds,
             schedule=_sent(schedule),
-            file=None if file is None else os.fspath(file),
-            series=None if series is None else os.fspath(series),
+            file=None if file is None else path_of("file", file),
+            series=None if series is None else path_of("series", series),
             rules=_sent(rules),
             ramp_w_s=ramp_w_s,
             mode=mode,

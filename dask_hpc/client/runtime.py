@@ -22,7 +22,7 @@ from dask_hpc import capabilities
 from dask_hpc._version import __version__
 from dask_hpc.channel import Channel, raise_error
 from dask_hpc.client import checkpoints, methods, notices, timelines
-from dask_hpc.client.arguments import policy_arguments
+from dask_hpc.client.arguments import client_of, job_of, path_of, policy_arguments, text_of, texts_of
 from dask_hpc.client.couple import CouplingMethods
 from dask_hpc.client.job import Job as Job
 from dask_hpc.client.power import PowerMethods
@@ -61,11 +61,11 @@ def install(client: Client, policy: Any = None, **params: Any) -> Any:
     ------
     InstallError
         When scheduler or workers lack the package, differ in version, or Dask's internals are not as
-        expected. The cluster is left as it was.
-    ValueError
-        For an unknown policy or a parameter out of range.
+        expected. The cluster is left as it was. Or when the client is closed.
+    TypeError, ValueError
+        For what is no client; an unknown policy or a parameter out of range.
     """
-    return _checked(client).sync(_install, client, policy, params)
+    return client_of(client).sync(_install, client, policy, params)
 
 
 def runtime(client: Client) -> Any:
@@ -76,13 +76,7 @@ def runtime(client: Client) -> Any:
     InstallError
         When it is not.
     """
-    return _checked(client).sync(_runtime, client)
-
-
-def _checked(client: Any) -> Client:
-    if not isinstance(client, Client):
-        raise TypeError(f"client is {client!r}; needed: a connected distributed.Client")
-    return client
+    return client_of(client).sync(_runtime, client)
 
 
 async def _install(client: Client, policy: Any, params: dict[str, Any]) -> Runtime:
@@ -207,7 +201,7 @@ class Runtime(PowerMethods, CouplingMethods):
         OSError, UnicodeDecodeError
             When the file cannot be read as UTF-8 text.
         """
-        path = Path(script)
+        path = Path(path_of("script", script))
         return self.job(job_fields(path.read_text(encoding="utf-8"), name=path.stem), **fields)
 
     def expect(self, names: Sequence[str]) -> Any:
@@ -222,9 +216,7 @@ class Runtime(PowerMethods, CouplingMethods):
         TypeError, ValueError
             For anything but a list of names; for one that another task has, or that is given twice.
         """
-        if isinstance(names, str) or not all(isinstance(name, str) for name in names):
-            raise TypeError(f"names is {names!r}; needed: a list of texts, such as ['step-0', 'step-1']")
-        return self.channel.run(self._expect, list(names))
+        return self.channel.run(self._expect, texts_of("names", names, "['step-0', 'step-1']"))
 
     async def _expect(self, names: list[str]) -> list[Future]:
         await self.channel.ask("expect", keys=names, client=self.client.id)
@@ -288,7 +280,7 @@ class Runtime(PowerMethods, CouplingMethods):
 
     def find(self, job: str) -> Job:
         """Handle of a job by id (of the row `jobs` gives)."""
-        handle = Job(self.channel, {"name": job})
+        handle = Job(self.channel, {"name": job_of(job)})
         handle.id = job
         return handle
 
@@ -298,7 +290,7 @@ class Runtime(PowerMethods, CouplingMethods):
 
     def decisions(self, job: str | None = None, limit: int | None = None) -> Any:
         """What was decided and why, one dict each, oldest first; of one job, or the last `limit`."""
-        return self.channel.sync("decisions", job=job, limit=limit)
+        return self.channel.sync("decisions", job=None if job is None else job_of(job), limit=limit)
 
     def status(self) -> Any:
         """State of the runtime: policy, settings, nodes, counts, what came of forecasts (``forecasts``)."""
@@ -334,7 +326,7 @@ class Runtime(PowerMethods, CouplingMethods):
 
     def cancel(self, job: str, reason: str = "") -> Any:
         """Cancel a job by id or name: what it has not finished is cancelled, its results stay."""
-        return self.channel.sync("cancel", job=job, reason=reason)
+        return self.channel.sync("cancel", job=job_of(job), reason=text_of("reason", reason, "a text"))
 
     def set_role(self, node: str, role: str) -> Any:
         """Have a node (by its id) play another role: ``compute``, ``staging`` or ``reserve``.
@@ -352,6 +344,8 @@ class Runtime(PowerMethods, CouplingMethods):
         ValueError
             For a node or a role that there is not.
         """
+        node = text_of("node", node, "the id of a node, a text as in rt.status()['nodes']")
+        role = text_of("role", role, "'compute', 'staging' or 'reserve'")
         return self.channel.sync("set_role", node=node, role=role)
 
     def update(self, policy: Any = None, **params: Any) -> Any:

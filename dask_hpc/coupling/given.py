@@ -1,17 +1,48 @@
-"""What a program gives, as it is taken: the block of a field as the array that is sent, and its patience."""
+"""What a program gives, as it is taken: where its scheduler is, blocks of fields as arrays, its patience."""
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import dask
 import numpy as np
 from dask.utils import parse_timedelta
+from distributed import Security
 
+from dask_hpc.coupling.scheduler_file import address_in
 from dask_hpc_policies.coupling.contract import Field
+from dask_hpc_policies.params import shown
 
 #: A connection may take so many seconds however short the program waits.
 _CONNECT_S = 1.0
+
+
+def address_of(scheduler: Any) -> str:
+    """The address of the scheduler, which is given or stands in the file that is given.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For what is neither address nor path; for a file that is none of a scheduler's.
+    """
+    text = os.fspath(scheduler) if isinstance(scheduler, (str, os.PathLike)) else None
+    if not isinstance(text, str):
+        raise TypeError(
+            f"scheduler is {shown(scheduler)}; needed: its address, such as 'tcp://login1:8786', or the path "
+            "of its file"
+        )
+    return text if "://" in text or (":" in text and not os.path.exists(text)) else address_in(text)
+
+
+def connection_of(security: Any) -> dict[str, Any]:
+    """What connections of a client need; raises `TypeError` for what is no `distributed.Security`."""
+    if not (security is None or isinstance(security, Security)):
+        raise TypeError(
+            f"security is {shown(security)}; needed: a distributed.Security, or None for Dask's configuration"
+        )
+    found: dict[str, Any] = (security or Security()).get_connection_args("client")
+    return found
 
 
 def connect_s(timeout_s: float) -> float:

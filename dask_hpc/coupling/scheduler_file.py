@@ -16,6 +16,15 @@ def address_in(path: str | os.PathLike[str]) -> str:
         When it is no such file, or is not there.
     """
     try:
-        return str(json.loads(Path(path).read_text(encoding="utf-8"))["address"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is not a scheduler file: {error!r}") from None
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
+        why = "it holds no address"
+    except OSError as error:
+        found, why = None, str(error.strerror)
+    except (ValueError, RecursionError):
+        found, why = None, "it holds no JSON"
+    if not isinstance(found, dict) or not isinstance(found.get("address"), str):
+        raise ValueError(
+            f"{str(path)!r} is not a scheduler file: {why}; needed: one of dask scheduler --scheduler-file"
+        )
+    address: str = found["address"]
+    return address

@@ -17,9 +17,8 @@ from distributed.comm import CommClosedError, connect
 from distributed.core import rpc
 from distributed.protocol import to_serialize
 
-from dask_hpc.coupling.given import array_of, connect_s
+from dask_hpc.coupling.given import address_of, array_of, connect_s, connection_of
 from dask_hpc.coupling.kept import Kept
-from dask_hpc.coupling.scheduler_file import address_in
 from dask_hpc.coupling.this_host import hosts
 from dask_hpc.errors import CouplingError, InstallError
 from dask_hpc.wire import COUPLE
@@ -58,6 +57,8 @@ class Source:
 
     Raises
     ------
+    TypeError
+        For what is no address, no path and no `distributed.Security`.
     ValueError
         For a rank or size that cannot be, or that does not agree with other producers, and a file that is
         none of a scheduler's.
@@ -83,11 +84,7 @@ class Source:
         self.name, self.timeout_s = checked_name(name), checked_seconds("timeout", timeout)
         self.size = checked_number("size", size, 1, _RANKS)
         self.rank = checked_number("rank", rank, 0, self.size - 1)
-        text = os.fspath(scheduler)
-        if "://" not in text and (":" not in text or os.path.exists(text)):
-            text = address_in(text)
-        self._scheduler = text
-        self._security = (security or Security()).get_connection_args("client")
+        self._scheduler, self._security = address_of(scheduler), connection_of(security)
         self._token, self._loop = uuid.uuid4().hex, asyncio.new_event_loop()
         self._comm: Any = None
         self._ring: RingEnd | None = None

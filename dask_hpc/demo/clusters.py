@@ -6,10 +6,8 @@ import contextlib
 import logging
 import multiprocessing
 import os
-import signal
 from collections.abc import Callable, Iterator
 from functools import partial
-from multiprocessing import resource_tracker
 from typing import Any
 
 import dask
@@ -20,6 +18,7 @@ import dask_hpc
 from dask_hpc.demo.progress import ProgressDisplay
 from dask_hpc.demo.stage import NODES
 from dask_hpc.errors import ConfigError
+from dask_hpc.terminal import interrupts_later
 
 #: Of each worker process.
 MEMORY_LIMIT = "1 GiB"
@@ -82,19 +81,12 @@ def check_slurm() -> None:
 @contextlib.contextmanager
 def client_of(make: Callable[[], Any]) -> Iterator[distributed.Client]:
     """A client of a new cluster; both are closed at the end, whatever ends it."""
-    # The tracker unblocks the signal in the thread that starts it, which must not be the cluster's.
-    resource_tracker.ensure_running()
     with contextlib.ExitStack() as stack:
         stack.enter_context(_one_thread_each())
         stack.enter_context(_forked())
-        # A terminal interrupts the worker processes too; they would die with tracebacks instead of being
-        # closed. They inherit the blocked signal; this thread gets its own as soon as it can close them.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
+        with interrupts_later():
             cluster = stack.enter_context(make())
             client = stack.enter_context(cluster.get_client())
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         yield client
 
 

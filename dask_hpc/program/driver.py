@@ -30,12 +30,13 @@ from dask_hpc_policies.layout import (
     Layout,
     Planner,
     check_plan,
+    checked_domain,
+    checked_function,
     checked_layout,
     indices_moved,
     layout_function,
     overlap_plan,
 )
-from dask_hpc_policies.numeric import whole
 
 if TYPE_CHECKING:
     from distributed import Future
@@ -70,9 +71,8 @@ class Driver:
         blocks_per_node: int = 1,
         plan: Planner = overlap_plan,
     ) -> None:
-        if (indices := whole(size)) is None or indices < 1:
-            raise ValueError(f"size is {size!r}; allowed: a number of indices, 1 or more")
-        self.job, self.size, self.dim = job, indices, dim
+        self.size, self.dim = checked_domain(size, dim)
+        self.job = job
         self.phases: list[Phase] = []
         #: Asks and is asked: see `dask_hpc.program.producer`.
         self.producer = Producer(job, self._join)
@@ -86,7 +86,7 @@ class Driver:
         #: One row a phase that was run: name, kind, steps, seconds.
         self.timings: list[dict[str, Any]] = []
         self._make_layout = layout_function(layout, blocks_per_node)
-        self._plan = plan
+        self._plan = checked_function("plan", plan)
         self._at = 0
         self._name = uuid.uuid4().hex[:8]
         self._copies = Copies()

@@ -21,6 +21,7 @@ from typing import Any
 from dask_hpc.channel import OnChannel
 from dask_hpc.errors import DaskHPCError, JobCancelled, JobError, JobFailed, WindowError
 from dask_hpc.wire import producer_topic
+from dask_hpc_policies.layout import checked_function
 from dask_hpc_policies.numeric import is_real
 
 logger = logging.getLogger(__name__)
@@ -113,7 +114,7 @@ class Producer:
 
     def __init__(self, job: OnChannel, join: Join | None = None) -> None:
         self._job = job
-        self._join = join or _ready
+        self._join = _ready if join is None else checked_function("join", join)
         self._pending: Change | None = None
         self._open: Change | None = None
         #: Why the open window was aborted from outside.

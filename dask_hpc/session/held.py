@@ -6,7 +6,6 @@ import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from dask_hpc.errors import CheckpointTypeError, CheckpointValueError
 from dask_hpc.session.ranks import Ranks
 from dask_hpc.session.shares import Piece, Share, share_of, together
 from dask_hpc_policies.codec import decode, encode
+from dask_hpc_policies.numeric import whole
 
 logger = logging.getLogger(__name__)
 
@@ -72,12 +72,13 @@ def held(name: str, value: Any, dims: Sequence[str] | None, start: int | None) -
         or not all(isinstance(dim, str) and dim for dim in named)
     ):
         raise CheckpointValueError(f"dims is {dims!r}; allowed: {array.ndim} different names for {name!r}")
-    if start is not None and (not isinstance(start, Integral) or start < 0 or not array.ndim):
+    begin = whole(start)
+    if start is not None and (begin is None or begin < 0 or not array.ndim):
         raise CheckpointValueError(
             f"start is {start!r}; allowed: where the block begins along the first dimension of {name!r}, "
             f"which has {array.ndim}, or None"
         )
-    return Held(array, named, None if start is None else int(start))
+    return Held(array, named, begin)
 
 
 def copied(arrays: Mapping[str, Held], before: Mapping[str, Held]) -> dict[str, Held]:

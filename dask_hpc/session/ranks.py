@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dask_hpc.errors import CheckpointError, CheckpointValueError, DaskHPCError
+from dask_hpc.errors import CheckpointError, CheckpointTypeError, CheckpointValueError, DaskHPCError
 from dask_hpc.session.exchange import FolderExchange
 from dask_hpc_policies import numeric
+from dask_hpc_policies.params import shown
 
 
 class Ranks:
@@ -24,8 +25,8 @@ class Ranks:
 
     Raises
     ------
-    CheckpointValueError
-        When there is no such rank.
+    CheckpointTypeError, CheckpointValueError
+        When `exchange` is no function; when there is no such rank.
     """
 
     def __init__(self, rank: int, size: int, exchange: Callable[[Any], Sequence[Any]] | None) -> None:
@@ -33,6 +34,10 @@ class Ranks:
         if mine is None or most is None or not 0 <= mine < most:
             raise CheckpointValueError(
                 f"rank is {rank!r} and size {size!r}; allowed: rank from 0 to size - 1, whole numbers"
+            )
+        if not (exchange is None or callable(exchange)):
+            raise CheckpointTypeError(
+                f"exchange is {shown(exchange)}; allowed: a function such as comm.allgather, or None"
             )
         self.rank, self.size = mine, most
         self._exchange = exchange
@@ -67,6 +72,11 @@ class Ranks:
         finally:
             if failure is not None:
                 raise failure
+        if not isinstance(told, (list, tuple)) or [type(each) for each in told] != [dict] * self.size:
+            raise CheckpointError(
+                f"exchange has given {shown(told)}; needed: a list of what each of {self.size} processes has "
+                "given it, by rank, as comm.allgather does"
+            )
         for rank, each in enumerate(told):
             if "error" in each:
                 raise CheckpointError(f"rank {rank} has failed: {each['error']}")

@@ -13,6 +13,8 @@ from distributed.worker_state_machine import FreeKeysEvent
 
 from dask_hpc.errors import NotProvided
 from dask_hpc.worker.answers import answered
+from dask_hpc_policies.coupling.contract import checked_seconds
+from dask_hpc_policies.params import shown
 
 #: How often it is tried again where the data cannot be taken yet, in seconds.
 _AGAIN_S = 0.1
@@ -49,15 +51,21 @@ def provide(data: Mapping[str, Any], *, timeout_s: float = 60.0) -> Any:
 
     Raises
     ------
-    ValueError
-        For names that nobody awaits (any more), or that were provided already; the others are there then.
+    TypeError, ValueError
+        For what is no dict, no number of seconds, or given where no worker is; for names that nobody awaits
+        (any more), or that were provided already: the others are there then.
     TimeoutError
         When it has waited for so long.
     DaskHPCError
         When the scheduler has no runtime.
     """
-    worker: Any = get_worker()
-    work = _provide(worker, data, timeout_s)
+    try:
+        worker: Any = get_worker()
+    except ValueError:
+        raise ValueError("provide was called where no worker is; call it in a task, or on a worker") from None
+    if not isinstance(data, Mapping):
+        raise TypeError(f"data is {shown(data)}; needed: a dict of data by the names it is expected under")
+    work = _provide(worker, data, checked_seconds("timeout_s", timeout_s))
     try:
         asyncio.get_running_loop()
     except RuntimeError:

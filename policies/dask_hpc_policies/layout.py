@@ -140,6 +140,28 @@ def checked_layout(layout: Any, size: int, nodes: Sequence[str], least: int, who
     return layout
 
 
+def checked_domain(size: Any, dim: Any) -> tuple[int, str]:
+    """Number of indices and name of the dimension that a state is split along.
+
+    Raises
+    ------
+    TypeError, ValueError
+        When `dim` is no name; when `size` is no number of indices.
+    """
+    if (indices := whole(size)) is None or indices < 1:
+        raise ValueError(f"size is {size!r:.80}; allowed: a number of indices, 1 or more")
+    if not isinstance(dim, str) or not dim:
+        raise TypeError(f"dim is {dim!r:.80}; needed: the name of the dimension that it is split along")
+    return indices, dim
+
+
+def checked_function(what: str, given: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that is `given` as `what`; raises `TypeError` for anything else."""
+    if not callable(given):
+        raise TypeError(f"{what} is {given!r:.80}; needed: a function")
+    return given
+
+
 def layout_function(
     layout: Callable[[int, Sequence[str]], Layout] | None, blocks_per_node: int
 ) -> Callable[[int, Sequence[str]], Layout]:
@@ -147,8 +169,9 @@ def layout_function(
 
     Raises
     ------
-    ValueError
-        When `blocks_per_node` is no number of blocks, or a layout is given beside it.
+    TypeError, ValueError
+        When `layout` is no function; when `blocks_per_node` is no number of blocks, or a layout is given
+        beside it.
     """
     blocks = whole(blocks_per_node)
     if blocks is None or blocks < 1:
@@ -160,7 +183,7 @@ def layout_function(
             f"blocks_per_node is {blocks_per_node} beside a layout function, which says itself how many "
             "parts each node has; give one of them"
         )
-    return layout
+    return checked_function("layout", layout)
 
 
 def overlap_plan(old: Layout, new: Layout) -> Plan:

@@ -64,6 +64,7 @@ def test_calls_out_of_order_are_refused_and_change_nothing(tmp_path: Path, calls
         (("a", np.zeros(()), {"dims": 5}), "dims is 5; allowed: 0 different names"),
         (("a", np.zeros(3), {"start": -1}), "start is -1; allowed"),
         (("a", np.zeros(()), {"start": 0}), "start is 0; allowed"),
+        (("a", np.zeros(3), {"start": True}), "start is True; allowed"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_added_is_refused_with_the_remedy(
@@ -138,6 +139,9 @@ def test_bad_arguments_are_refused_at_once(tmp_path: Path) -> None:
     for store in ("", "a\0b", "s3://bucket/store"):
         with pytest.raises(CheckpointValueError, match="allowed: the path of a folder"):
             CheckpointSession("run", store=store)
+    for gives in (None, {}, [], [{}, {}]):
+        with pytest.raises(CheckpointError, match=r"exchange has given .*; needed: a list of what each"):
+            CheckpointSession("run", store=tmp_path, exchange=lambda _, gives=gives: gives).init().finalize()
     for rank, size in ((1, 1), (-1, 2), (0, 0), ("0", 1), (0.5, 2), (False, 1)):
         with pytest.raises(CheckpointValueError, match="allowed: rank from 0 to size - 1"):
             CheckpointSession("run", store=tmp_path, rank=rank, size=size)  # type: ignore[arg-type]

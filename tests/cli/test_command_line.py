@@ -120,10 +120,38 @@ def test_names_are_lower_case_with_hyphens() -> None:
         (["jobs", "--address", "tcp://h:1", "--timeout", "0 s"], "from 1 ms"),
         (["jobs", "--scheduler-file", "absent.json"], "absent.json"),
         (["decisions", "--address", "tcp://h:1", "--limit", "0"], "--limit"),
+        # as of a variable that is not set: never what is configured, or this folder, in its place
+        (["doctor", "--address", ""], "'' is no address"),
+        (["checkpoint", "gc", "--dry-run", "--store", ""], "'' is no path"),
+        (["chaos", "--faults", "none", "--folder", ""], "'' is no path"),
+        (["parity", "builtin:esp-10", "--policy", "fcfs", "--task-length", "2 h"], "up to 3600 s"),
     ],
 )
 def test_a_wrong_command_line_is_one_line(arguments: list[str], part: str) -> None:
     refused(run(*arguments), 2, part)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["convert", "builtin:esp-10", "{file}/x.yaml"], "cannot be written: Not a directory"),
+        (["compare", "builtin:esp-10", "--policy", "fcfs", "--plot", "{long}.png"], "File name too long"),
+        (["checkpoint", "ls", "--store", "{long}"], "File name too long"),
+    ],
+)
+def test_a_path_that_cannot_be_is_one_line(tmp_path: Path, arguments: list[str], part: str) -> None:
+    file, long = tmp_path / "file", tmp_path / ("x" * 300)
+    file.write_text("")
+    refused(run(*(one.format(file=file, long=long) for one in arguments)), 1, part)
+
+
+def test_who_has_closed_output_or_input_gets_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As ``>&-`` and ``<&-`` of a shell do."""
+    monkeypatch.setattr(sys, "stdout", None)
+    monkeypatch.setattr(sys, "stdin", None)
+    hpc(["policies"], standalone_mode=False)
+    with pytest.raises(click.ClickException, match="-: standard input is closed"):
+        hpc(["power", "fit", "-"], standalone_mode=False)
 
 
 def test_policies_are_listed() -> None:

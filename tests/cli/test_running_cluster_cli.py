@@ -40,12 +40,14 @@ ASK = {
         ("decisions", "tls://127.0.0.1:1"),
         ("io", "tcp://127.0.0.1:1"),
         ("cancel", "nowhere"),
+        ("flows", "tcp://login1:port"),
         ("doctor", "tcp://"),
     ],
 )
 def test_a_wrong_address_is_one_line(command: str, address: str) -> None:
     result = run(command, *ASK.get(command, []), "--address", address, "--timeout", "500 ms")
     refused(result, 1, f"no scheduler answers at {address}")
+    assert "invalid literal" not in result.stderr, "what Python says of a port that is none"
 
 
 @pytest.fixture
