@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import selectors
 import time
 import uuid
 from collections import deque
@@ -17,7 +18,7 @@ from distributed.comm import CommClosedError, connect
 from distributed.core import rpc
 from distributed.protocol import to_serialize
 
-from dask_hpc.coupling.given import array_of, connect_s
+from dask_hpc.coupling.given import array_of, check_caller, connect_s
 from dask_hpc.coupling.kept import Kept
 from dask_hpc.coupling.scheduler_file import address_in
 from dask_hpc.coupling.this_host import hosts
@@ -38,7 +39,8 @@ _RANKS = 2**20
 class Source:
     """One producer; connects at once, and waits for the flow and the other producers.
 
-    Each has a loop and connections of its own, which run only while it is called: no thread is started.
+    Each has a loop and connections of its own, which run only while it is called: no thread is started. It
+    is for one thread at a time, and for the process that has made it.
 
     Parameters
     ----------
@@ -88,7 +90,9 @@ class Source:
             text = address_in(text)
         self._scheduler = text
         self._security = (security or Security()).get_connection_args("client")
-        self._token, self._loop = uuid.uuid4().hex, asyncio.new_event_loop()
+        self._token, self._process = uuid.uuid4().hex, os.getpid()
+        # with epoll, a child that is forked and closes its copy of the connection closes it for us as well
+        self._loop = asyncio.SelectorEventLoop(selectors.PollSelector())
         self._comm: Any = None
         self._ring: RingEnd | None = None
         #: Why there is no ring; None: none was asked for, or there is one.
@@ -195,6 +199,7 @@ class Source:
     def close(self) -> None:
         """Say that no step comes any more; a source that is closed stays so."""
         if self._comm is not None:
+            check_caller(self._loop, self._process)
             try:
                 self._run(self._leave)
             finally:
@@ -203,13 +208,7 @@ class Source:
     # ------------------------------------------------------------------------
 
     def _run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            pass  # as it has to be; what is raised below is raised alone
-        else:
-            text = "a Source blocks: call it outside of a running event loop, in a thread of its own"
-            raise RuntimeError(text)
+        check_caller(self._loop, self._process)
         task = self._loop.create_task(work())
         try:
             return self._loop.run_until_complete(task)
