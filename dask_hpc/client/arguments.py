@@ -9,8 +9,6 @@ from typing import Any
 from distributed import Client
 from distributed.protocol.pickle import dumps
 
-<<<<<<< HEAD
-=======
 from dask_hpc.channel import is_closed
 from dask_hpc.errors import InstallError
 from dask_hpc_policies.params import shown
@@ -54,7 +52,7 @@ def path_of(what: str, value: Any) -> str:
     """The path of a file as text; raises `TypeError` for anything else."""
     return text_of(what, os.fspath(value) if isinstance(value, os.PathLike) else value, "the path of a file")
 
->>>>>>> h-careless
+
 
 def policy_arguments(policy: Any, params: dict[str, Any]) -> dict[str, Any]:
     """Names and numbers, or the user's own object pickled."""

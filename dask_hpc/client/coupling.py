@@ -227,7 +227,7 @@ class Flow:
         """No value comes any more."""
         self._outcome = why
         for turn in self._turns.values():
-            turn.release()
+            turn.release(why)
         self._turns.clear()
         self._ring()
 

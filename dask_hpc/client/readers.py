@@ -102,6 +102,9 @@ def _given(item: _Item, end: type[Exception]) -> tuple[int, Any]:
     if item is None:
         raise end
     step, value, error = item
+    if isinstance(error, StopIteration | StopAsyncIteration):
+        # whoever reads would take it for the end
+        raise RuntimeError(f"the analysis has raised {error!r} at step {step}") from error
     if error is not None:
         raise error
     return step, value

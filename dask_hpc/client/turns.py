@@ -82,8 +82,9 @@ class Turn:
             future.release()
         self.settled.set()
 
-    def release(self) -> None:
-        """Let go of it on the cluster, whatever still refers to it here."""
+    def release(self, why: str = "") -> None:
+        """Let go of it on the cluster, whatever still refers to it here; why, if it will never be whole."""
+        self.lost = self.lost or why
         for task in self.values.values():
             task.cancel()
         for future in (*self.sources, *self.futures):

@@ -1,7 +1,8 @@
-"""What a program gives, as it is taken: where its scheduler is, blocks of fields as arrays, its patience."""
+"""What a program gives, as it is taken: its scheduler, blocks of fields, its patience; whence it calls."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 from typing import Any
 
@@ -49,6 +50,30 @@ def connect_s(timeout_s: float) -> float:
     """How long a connection to the scheduler may take of one who waits so long: no longer than Dask says."""
     most_s = float(parse_timedelta(dask.config.get("distributed.comm.timeouts.connect")))
     return min(max(timeout_s, _CONNECT_S), most_s)
+
+
+def check_caller(loop: asyncio.AbstractEventLoop, process: int) -> None:
+    """See that a call of a `Source` may block here, and speak over its connection.
+
+    Parameters
+    ----------
+    loop, process
+        Those of the `Source`.
+
+    Raises
+    ------
+    RuntimeError
+        Inside of a running event loop, in a forked process, and while another thread is in a call of it.
+    """
+    text = ""
+    if asyncio._get_running_loop() is not None:
+        text = "a Source blocks: call it outside of a running event loop, in a thread of its own"
+    elif process != os.getpid():
+        text = f"this Source is that of process {process}, which has forked this one: make one here"
+    elif loop.is_running():
+        text = "another thread is in a call of this Source: call it from one thread at a time"
+    if text:
+        raise RuntimeError(text)
 
 
 def array_of(field: Field, block: Any) -> np.ndarray:

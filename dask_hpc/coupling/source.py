@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import selectors
 import time
 import uuid
 from collections import deque
@@ -17,7 +18,7 @@ from distributed.comm import CommClosedError, connect
 from distributed.core import rpc
 from distributed.protocol import to_serialize
 
-from dask_hpc.coupling.given import address_of, array_of, connect_s, connection_of
+from dask_hpc.coupling.given import address_of, array_of, check_caller, connect_s, connection_of
 from dask_hpc.coupling.kept import Kept
 from dask_hpc.coupling.this_host import hosts
 from dask_hpc.errors import CouplingError, InstallError
@@ -37,7 +38,8 @@ _RANKS = 2**20
 class Source:
     """One producer; connects at once, and waits for the flow and the other producers.
 
-    Each has a loop and connections of its own, which run only while it is called: no thread is started.
+    Each has a loop and connections of its own, which run only while it is called: no thread is started. It
+    is for one thread at a time, and for the process that has made it.
 
     Parameters
     ----------
@@ -85,7 +87,9 @@ class Source:
         self.size = checked_number("size", size, 1, _RANKS)
         self.rank = checked_number("rank", rank, 0, self.size - 1)
         self._scheduler, self._security = address_of(scheduler), connection_of(security)
-        self._token, self._loop = uuid.uuid4().hex, asyncio.new_event_loop()
+        self._token, self._process = uuid.uuid4().hex, os.getpid()
+        # with epoll, a child that is forked and closes its copy of the connection closes it for us as well
+        self._loop = asyncio.SelectorEventLoop(selectors.PollSelector())
         self._comm: Any = None
         self._ring: RingEnd | None = None
         #: Why there is no ring; None: none was asked for, or there is one.
@@ -192,6 +196,7 @@ class Source:
     def close(self) -> None:
         """Say that no step comes any more; a source that is closed stays so."""
         if self._comm is not None:
+            check_caller(self._loop, self._process)
             try:
                 self._run(self._leave)
             finally:
@@ -200,13 +205,7 @@ class Source:
     # ------------------------------------------------------------------------
 
     def _run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            pass  # as it has to be; what is raised below is raised alone
-        else:
-            text = "a Source blocks: call it outside of a running event loop, in a thread of its own"
-            raise RuntimeError(text)
+        check_caller(self._loop, self._process)
         task = self._loop.create_task(work())
         try:
             return self._loop.run_until_complete(task)

@@ -13,7 +13,7 @@ import pytest
 from coupled import FIELDS, HALVES, first, opened, rings, started
 from distributed import Client
 from distributed.diagnostics.plugin import SchedulerPlugin
-from helpers import live, until
+from helpers import Gate, live, until
 from sources import asked, nothing_left, producers, told, whole
 
 import dask_hpc
@@ -267,6 +267,23 @@ async def test_a_source_that_is_killed_while_it_waits_for_room_is_missed_at_once
     await flow.close()
     await nothing_left(s, a)
     await until(lambda: not rings(), "nor is its ring")
+
+
+@live(workers=1, timeout=60)
+async def test_whose_value_ends_with_its_flow_is_told_why_that_has_failed(c, s, a):
+    flow, gate = (await started(c))[0], Gate()
+    await flow.analyse(lambda ds: gate.wait(), name="slow")
+    values = flow.results("slow", timeout=30)
+    async with producers(s, (0, 8)) as made:
+        await opened(made)
+        made[0].tell("send", step=0)
+        await until(lambda: gate.arrived == 1, "its analysis runs")
+    await until(lambda: values._items, "it is given up")
+    with pytest.raises(CouplingError, match=r"'slow' of step 0: 0 failed, .* rank 0 is gone without a word"):
+        await anext(values)
+    gate.open()
+    await flow.close()
+    await nothing_left(s, a)
 
 
 @live(workers=1, timeout=60)

@@ -43,6 +43,9 @@ def test_a_reader_is_gone_whose_loop_has_ended_though_somebody_keeps_its_error()
     stopped, gives = False, Gives()
     assert isinstance(read(None), CouplingError)
     assert isinstance(read(None, ZeroDivisionError()), ZeroDivisionError)
+    # whoever reads would take these for the end
+    for error in (StopIteration(), StopAsyncIteration()):
+        assert isinstance(read(None, error), RuntimeError)
     gives.outcome = None  # type: ignore[assignment]
     assert isinstance(read(0.01), TimeoutError)
     stopped = True

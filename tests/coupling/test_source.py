@@ -1,20 +1,26 @@
-"""What a producer makes of what it is given, before it connects."""
+"""What a producer makes of what it is given, before it connects, and from where it may be called."""
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import fcntl
 import os
-from contextlib import nullcontext
+import threading
+from contextlib import closing, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import psutil
 import pytest
+from coupled import opened, started
+from helpers import live
+from sources import asked, nothing_left, producers
 
 import dask_hpc
 from dask_hpc.coupling.adios import shares
+from dask_hpc.coupling.given import check_caller
 from dask_hpc.coupling.kept import Kept
 from dask_hpc.worker.coupling import room
 from dask_hpc.worker.coupling.ring import Ring, RingEnd
@@ -33,6 +39,36 @@ def test_a_source_says_in_one_line_what_is_wrong_with_where_the_scheduler_is(tmp
     for seconds in ("5", -1, float("nan"), True):
         with pytest.raises(ValueError, match=r"timeout is .*; allowed: a finite number of seconds"):
             dask_hpc.Source("heat", "tcp://127.0.0.1:1", timeout=seconds)
+
+
+@live(workers=1, timeout=60)
+async def test_a_source_goes_on_that_is_called_where_it_cannot_be_and_whose_process_forks(c, s, a):
+    flow, values = await started(c)
+    async with producers(s, (0, 8)) as made:
+        await opened(made)
+        assert await asked(made[0], "send", step=0) is True
+        # the child leaves the block of its copy, as by sys.exit
+        assert await asked(made[0], "fork") == 2
+        assert (await asked(made[0], "loop"))["text"].startswith("a Source blocks: call it outside")
+        assert await asked(made[0], "send", step=1) is True
+        made[0].tell("close")
+        assert [each async for each in values] == [(0, 0.0), (1, 1.0)]
+    await flow.close()
+    await nothing_left(s, a)
+
+
+def test_a_source_is_for_one_thread_at_a_time() -> None:
+    with closing(asyncio.new_event_loop()) as loop:
+        check_caller(loop, os.getpid())
+        running = threading.Thread(target=loop.run_forever)
+        running.start()
+        try:
+            asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result()
+            with pytest.raises(RuntimeError, match="another thread is in a call of this Source"):
+                check_caller(loop, os.getpid())
+        finally:
+            loop.call_soon_threadsafe(loop.stop)
+            running.join()
 
 
 def test_processes_share_the_first_dimension_of_all_fields_in_whole_rows() -> None:

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 from coupled import FIELDS, HALVES, first, opened, started
-from helpers import live
+from helpers import live, until
 from sources import asked, nothing_left, producers, told
 
 import dask_hpc
@@ -93,6 +93,36 @@ async def test_no_transfer_begins_while_a_program_exchanges_data_itself(c, s, a,
         assert await asked(made[0], "communicate") == "communicating"
         assert await asked(made[1], "send", step=1) is True
         assert await anext(values) == (1, 1.0)
+    await flow.close()
+    await nothing_left(s, a)
+
+
+@live(workers=1, timeout=60)
+async def test_a_rank_goes_on_beyond_a_step_that_was_left_out_while_another_asks_for_that(c, s, a):
+    flow, values = await started(c, queue=1, when_full="drop-newest")
+    asks, gate = a.handlers[COUPLE].__self__, asyncio.Event()
+    ask, begun = asks._ask, []
+
+    async def later(place, number, again):
+        begun.append(number)
+        if begun.count(1) == 2 and number == 1:
+            await gate.wait()
+        return await ask(place, number, again)
+
+    asks._ask = later
+    async with producers(s, *HALVES) as made:
+        await opened(made)
+        for one in made:
+            one.tell("send", step=0)
+        assert [await told(one) for one in made] == [True, True]
+        # nobody reads yet: there is no room
+        assert await asked(made[0], "send", step=1) is False
+        made[1].tell("send", step=1)
+        await until(lambda: begun == [0, 1, 1], "it asks")
+        assert await asked(made[0], "send", step=2) is False
+        gate.set()
+        assert [await told(made[1]), await asked(made[1], "send", step=2)] == [False, False]
+        assert await anext(values) == (0, 0.0)
     await flow.close()
     await nothing_left(s, a)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
-from collections.abc import AsyncIterator
+import os
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -93,6 +94,28 @@ async def nothing_left(s: Any, *workers: Any) -> None:
     assert traces_of_ours(s) == []
 
 
+async def in_loop(function: Callable[[], Any]) -> Any:
+    """What it returns, called where it may not block."""
+    return function()
+
+
+def forked(source: Any) -> int:
+    """In how many ways a forked process could not use a source, before it has left."""
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    refused = 0
+    try:
+        for use in (source.close, lambda: source.send(9, {"T": whole(9)})):
+            try:
+                use()
+            except RuntimeError as error:
+                refused += "make one here" in str(error)
+        source.__exit__(SystemExit, SystemExit(), None)
+    finally:
+        os._exit(refused)
+
+
 def main(pipe: Any, told: dict[str, Any]) -> None:
     """Do what is said."""
     from distributed import Security
@@ -138,6 +161,10 @@ def main(pipe: Any, told: dict[str, Any]) -> None:
                     with source.communicating():
                         pass
                     source.send(0, {"T": whole(0)[first:last]}, at={"y": first})
+            elif op == "fork":
+                found = forked(source)
+            elif op == "loop":
+                asyncio.run(in_loop(source.close))
             elif op == "ways":
                 found = [source.by_ring, source.by_comm]
             else:

@@ -61,8 +61,7 @@ class Receiver:
         # the same for all of them
         there = self._places.setdefault((flow, place), Place(flow, place, frozenset(members)))
         there.drop(last, rank, again)
-        producer = _Producer(comm, rank)
-        closed, sent = False, last
+        producer, closed = _Producer(comm, rank, last), False
         there.left.discard(rank)
         try:
             await self._tell("flow_connected", flow=flow, rank=rank, worker=self._worker.address)
@@ -80,7 +79,8 @@ class Receiver:
                     continue
                 try:
                     taken = await self._step(there, producer, message)
-                    sent = message["step"] if sent is None else max(sent, message["step"])
+                    sent = producer.sent
+                    producer.sent = message["step"] if sent is None else max(sent, message["step"])
                     answer: dict[str, Any] = {"taken": taken}
                 except (ValueError, DaskHPCError) as error:
                     answer = {"error": str(error), "user": not isinstance(error, DaskHPCError)}
@@ -94,7 +94,7 @@ class Receiver:
             producer.end()
             there.hold(rank, False)
             there.left.add(rank)
-            going = await self._left(there, rank, closed, sent)
+            going = await self._left(there, rank, closed, producer.sent)
             if not going:
                 # others may not ask for long, and what they wait for refers to this
                 there.steps.clear()
@@ -151,8 +151,9 @@ class Receiver:
             except (ValueError, DaskHPCError):
                 del blocks
                 raise
-        for earlier, open_step in place.steps.items():
-            if earlier < number and rank not in open_step.blocks:
+        for earlier in place.steps:
+            # one that was left out may be open again, for others who come to it
+            if earlier < number and (producer.sent is None or earlier > producer.sent):
                 del blocks
                 raise ValueError(
                     f"step is {number}; allowed: {earlier}, which other producers have sent, comes first"
@@ -243,8 +244,10 @@ class Receiver:
 class _Producer:
     """One producer's connection, and its ring."""
 
-    def __init__(self, comm: Any, rank: int) -> None:
+    def __init__(self, comm: Any, rank: int, last: int | None) -> None:
         self._comm, self.rank = comm, rank
+        #: The last step that it has sent, here or to a worker that is lost.
+        self.sent = last
         #: What reads its next message, once it was begun before its turn.
         self._reading: asyncio.Task[Any] | None = None
         self._ring: Ring | None = None
