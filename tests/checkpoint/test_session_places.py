@@ -9,6 +9,7 @@ import pytest
 
 from dask_hpc.checkpoint.store import Store
 from dask_hpc.session import memory
+from dask_hpc.session import places as module
 from dask_hpc.session.places import Places
 from dask_hpc.session.ranks import Ranks
 
@@ -53,6 +54,18 @@ def test_memories_that_can_be_had_by_now_change_the_places_once(
     assert (found.changed, found.problem, found.memory) == (True, None, True)
     assert not places.probe().changed
     assert [one.closed for one in made] == [True, True, False]
+
+
+def test_memories_that_cannot_be_had_are_tried_again_after_a_while_and_not_before(
+    places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Hosts, "problem", "no manager is there")
+    places.open()
+    assert places.go_back(None, {}) is None
+    assert len(made) == 1
+    monkeypatch.setattr(module, "_AGAIN_S", 0.0)
+    assert places.go_back(None, {}) is None
+    assert len(made) == 2
 
 
 def test_memories_whose_opening_is_broken_off_are_let_go_of(

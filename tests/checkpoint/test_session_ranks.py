@@ -233,6 +233,7 @@ def test_what_a_killed_run_has_left_is_no_answer_and_what_a_live_one_has_is_refu
     with pytest.raises(CheckpointError, match=r"another run has .*give this session another name"):
         FolderExchange(tmp_path, 0, 2, 0.1)
     left = [path for path in tmp_path.iterdir() if path.is_dir()]
+    assert [path.name for path in left[0].iterdir()] == ["1"]  # of all rounds the last answer
     exchanges[0]._release()  # as the end of its process does
     again = everywhere(2, lambda rank: FolderExchange(tmp_path, rank, 2, 20))
     assert everywhere(2, lambda rank: again[rank]("new")) == [["new", "new"]] * 2
