@@ -109,19 +109,20 @@ def sizes() -> list[int]:
     return sorted({1, *(size + more for size in around for more in (-9, -4, -3, -1, 0, 1, 5))})
 
 
+def aligned(size: int, chance: np.random.Generator) -> np.ndarray:
+    memory = np.empty(size + 4096, "u1")
+    found = memory[-memory.ctypes.data % 4096 :][:size]
+    found[:] = chance.integers(256, size=size, dtype="u1")
+    return found
+
+
 @pytest.mark.parametrize("size", sizes())
 def test_blocks_of_any_size_come_back_from_memory_aligned_or_not(tmp_path: Path, size: int) -> None:
     plan, _ = describe(da.zeros(3 * size, chunks=size, dtype="u1"), "field")
     draft = Store(tmp_path).begin(plan)
     chance = np.random.default_rng(size)
-    memory = np.empty(size + 4096, "u1")
-    aligned = memory[-memory.ctypes.data % 4096 :][:size]
-    aligned[:] = chance.integers(256, size=size, dtype="u1")
-    values = [
-        chance.integers(256, size=size, dtype="u1"),
-        aligned,
-        chance.integers(256, size=size, dtype="u1"),
-    ]
+    # one that is aligned, first behind a gap and then behind another one
+    values = [chance.integers(256, size=size, dtype="u1"), *(aligned(size, chance) for _ in range(2))]
     # in any order
     answers = dict(zip((2, 0, 1), write_blocks(draft.path, plan.arrays[0], (2, 0, 1), values), strict=True))
     version = draft.finish({number: each for number, each in answers.items() if isinstance(each, Written)})

@@ -151,6 +151,16 @@ def test_a_flipped_byte_in_a_pack_is_never_another_value(tmp_path: Path) -> None
     np.testing.assert_equal(dask.compute(open_checkpoint(tmp_path / "copy", allow_pickle=True))[0], values)
 
 
+def test_a_copy_takes_the_place_of_nothing(version: Version, tmp_path: Path) -> None:
+    target = tmp_path / "copy"
+    # somebody else makes it meanwhile, and then it is there
+    for show in (lambda *_: target.mkdir(exist_ok=True), None):
+        with pytest.raises(CheckpointError, match="copy exists; give a path where nothing is"):
+            export(version, target, show)
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["copy", "field"]
+        assert list(target.iterdir()) == []
+
+
 def test_packs_whose_writing_nobody_heard_of_are_not_in_the_version(tmp_path: Path) -> None:
     plan = Plan("values", "futures", (Array("data", "opaque", None, (2,), ((1, 1),)),), {}, {})
     draft = Store(tmp_path).begin(plan)

@@ -186,3 +186,10 @@ def test_a_host_that_held_nothing_has_no_heir():
         for group in record.groups
     ]
     assert adoptions(replace(record, groups=tuple(groups)), there) == []
+
+
+def test_what_lost_hosts_held_is_shared_out_among_those_that_hold_least():
+    record = made(Scheme("partner"), 6)  # the first two of the hosts have two blocks, the others one
+    _, _, lost, third, fourth, also = record.homes
+    there = set(record.homes) - {lost, also}
+    assert [each.heir for each in adoptions(record, there)] == [third, fourth]

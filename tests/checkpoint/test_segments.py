@@ -276,6 +276,8 @@ def test_what_is_left_on_the_disk_goes_when_no_memory_has_it_and_nothing_else(tm
     assert set(disk.left(base, dry_run=True)) == {made[gone], half}
     assert set(disk.left(base)) == {made[gone], half}
     assert set(base.iterdir()) == {made[kept], foreign}
+    shutil.rmtree(made[kept])  # by what cleans disks up: there is another one then
+    assert disk.made(kept, base) == disk.linked(kept) != made[kept]
 
 
 def test_what_a_manager_has_on_the_disk_stays_whoever_does_not_see_its_memory(tmp_path):

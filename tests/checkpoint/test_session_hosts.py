@@ -135,6 +135,17 @@ def test_what_has_no_room_in_memory_goes_to_the_store_or_is_refused(
         assert session.restart() == 2
 
 
+def test_without_what_makes_keys_versions_go_to_the_store_and_it_is_said_why(
+    memory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "cryptography", None)
+    with program(store=tmp_path) as session:
+        session.add("field", np.zeros(10))
+        row = session.commit().status()
+    assert row["levels"] == ["L3"]
+    assert "install dask-hpc[checkpoint]" in row["reason"]
+
+
 def test_both_places_have_the_same_numbers_and_what_is_lost_in_one_is_read_from_the_other(
     memory: Path, tmp_path: Path
 ) -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from dask_hpc.checkpoint.store import Store
 from dask_hpc.session import memory
+from dask_hpc.session import places as module
+from dask_hpc.session.held import held
 from dask_hpc.session.places import Places
 from dask_hpc.session.ranks import Ranks
 
@@ -38,7 +41,7 @@ made: list[Hosts] = []
 def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Places:
     monkeypatch.setattr(memory, "Memory", Hosts)
     made.clear()
-    return Places("run", Ranks(0, 1, None), Store(str(tmp_path)), ("L1", "L3"), "", None)
+    return Places("run", Ranks(0, 1, None), Store(str(tmp_path)), ("L1", "L3"), "plain", None)
 
 
 def test_memories_that_can_be_had_by_now_change_the_places_once(
@@ -53,6 +56,21 @@ def test_memories_that_can_be_had_by_now_change_the_places_once(
     assert (found.changed, found.problem, found.memory) == (True, None, True)
     assert not places.probe().changed
     assert [one.closed for one in made] == [True, True, False]
+
+
+def test_memories_that_cannot_be_had_are_tried_again_after_a_while_and_not_before(
+    places: Places, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(Hosts, "problem", "no manager is there")
+    places.open()
+    arrays = {"a": held("a", np.zeros(3), None, None)}
+    for number in (1, 2):
+        assert places.write(arrays, {}).version == number
+    assert len(made) == 1
+    assert caplog.text.count("is not in all memories: L1: no manager is there") == 1
+    monkeypatch.setattr(module, "_AGAIN_S", 0.0)
+    assert places.write(arrays, {}).levels == ("L3",)
+    assert len(made) == 2
 
 
 def test_memories_whose_opening_is_broken_off_are_let_go_of(

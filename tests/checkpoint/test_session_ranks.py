@@ -233,6 +233,7 @@ def test_what_a_killed_run_has_left_is_no_answer_and_what_a_live_one_has_is_refu
     with pytest.raises(CheckpointError, match=r"another run has .*give this session another name"):
         FolderExchange(tmp_path, 0, 2, 0.1)
     left = [path for path in tmp_path.iterdir() if path.is_dir()]
+    assert [path.name for path in left[0].iterdir()] == ["1"]  # of all rounds the last answer
     exchanges[0]._release()  # as the end of its process does
     again = everywhere(2, lambda rank: FolderExchange(tmp_path, rank, 2, 20))
     assert everywhere(2, lambda rank: again[rank]("new")) == [["new", "new"]] * 2
@@ -262,6 +263,12 @@ def test_who_does_not_come_or_gives_up_is_named_and_nobody_waits_for_ever(tmp_pa
         assert str(error).startswith(f"rank {rank} of 3 cannot go on: rank 2 has given up: it was told to")
     with pytest.raises(CheckpointError, match="rank 2 has given up"):
         exchanges[0](1)
+    # what it has said stays for those that come later
+    first, second = everywhere(2, lambda rank: FolderExchange(tmp_path / "later", rank, 2, 20))
+    first.give_up("its disk is full")
+    first.close()
+    with pytest.raises(CheckpointError, match="rank 0 has given up: its disk is full"):
+        second(1)
     for rank in (0, 1):
         with pytest.raises(CheckpointError, match=r"has waited 0\.05 s for"):
             FolderExchange(tmp_path / f"{rank}", rank, 2, 0.05)

@@ -50,10 +50,17 @@ def test_what_cannot_be_is_denied_with_a_reason(job: JobView, idle: int, code: R
     assert denied.reason.text
 
 
-def test_waiting_jobs_come_first() -> None:
-    decision = ask(evolving(5), JobView(id="w", start_nodes=6, min_nodes=6, max_nodes=6), idle=3)
+@pytest.mark.parametrize("policy", ["fcfs", "io-aware"])
+def test_jobs_that_wait_for_nodes_come_first(policy: str) -> None:
+    waiting = JobView(id="w", start_nodes=6, min_nodes=6, max_nodes=6)
+    decision = ask(evolving(5), waiting, idle=3, policy=policy)
     assert moved(decision) == []
     assert decision.suppressed[0].reason.code is ReasonCode.BEHIND_HEAD
+    # one that can have no size waits for none
+    never = JobView(id="n", constraint="pof2", min_nodes=3, max_nodes=3)
+    decision = ask(evolving(5), never, idle=3, policy=policy)
+    assert moved(decision) == [("expand", 5)]
+    assert [a.reason.code for a in decision.actions if a.TAG == "hold"] == [ReasonCode.NO_LEGAL_SIZE]
 
 
 def test_fewer_nodes_are_always_granted() -> None:

@@ -381,6 +381,9 @@ def test_accounts_keep_targets_spans_and_tasks_apart_and_take_nothing_else():
             ("c", "rest", "io ~busy local /", "s", 0.5),
             ("c", "rest", "io ~all", "s", 1.0),
             ("b", "write", "io of somebody", "bytes", 9.0),
+            ("d", "both", "io ~busy local /", "s", 0.5),
+            ("d", "both", "io read nfs /home", "bytes", 1.0),
+            ("e", "rest", "thread-cpu", "seconds", 2.0),
         ]
     )
     targets = found.targets()
@@ -391,3 +394,4 @@ def test_accounts_keep_targets_spans_and_tasks_apart_and_take_nothing_else():
     assert found.work["a", "look"].targets["lustre", "/my scratch"].nbytes == 5
     assert (spans["b"][0].busy_s, spans["b"][1]) == (0.6, 2.0)
     assert (spans["c"][0].quality, spans["c"][0].busy_s) == ("estimated", 1.0)
+    assert (spans["d"][0].quality, set(spans)) == ("counted", set("abcd"))  # as good as the worst of it

@@ -62,3 +62,14 @@ def test_the_latest_names_are_remembered():
     for number in (0, 1, *range(1, 1001)):
         learned.add(str(number), 1, Run(1.0, 2.0, 100))
     assert [bool(learned.shares(JobRequest(name=name))) for name in ("0", "1", "1000")] == [False, True, True]
+
+
+def test_of_a_size_the_latest_runs_count_and_those_without_io_have_no_bandwidth():
+    learned = Learned()
+    for io_s in [0.0] * 8 + [1.0] * 8:
+        learned.add("scan", 1, Run(io_s, 2.0, 100))
+        learned.add("idle", 1, Run(0.0, 2.0, 0))
+    assert learned.shares(JobRequest(name="scan")) == {1: 0.5}
+    learned.add("scan", 2, Run(0.5, 2.0, 100))
+    assert learned.laws("scan")["bandwidth_bytes_s"]["sizes"] == [1, 2]
+    assert (learned.shares(JobRequest(name="idle")), learned.laws("idle")) == ({1: 0.0}, None)

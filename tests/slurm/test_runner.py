@@ -11,6 +11,7 @@ import pytest
 from outside import PATHS, until
 
 import dask_hpc
+from dask_hpc.deploy.slurm.runner import with_agent
 
 SCRIPT = """
 import dask_hpc
@@ -86,3 +87,8 @@ def test_outside_of_a_job_it_says_so(monkeypatch: Any) -> None:
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(RuntimeError, match="SLURM_PROCID, SLURM_NTASKS, and SLURM_JOB_ID must be present"):
         dask_hpc.SLURMRunner()
+
+
+def test_what_is_preloaded_beside_the_agent_may_be_one_or_several() -> None:
+    assert with_agent("mine.py") == ["mine.py", "dask_hpc.agent"]
+    assert with_agent(["mine.py", "other"]) == ["mine.py", "other", "dask_hpc.agent"]

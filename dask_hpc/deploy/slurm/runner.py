@@ -11,6 +11,7 @@ import asyncio
 import json
 import os
 import signal
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -54,10 +55,10 @@ class SLURMRunner(stock.Runner):
         # not the whole walltime when there is no scheduler any more
         options.setdefault("death_timeout", _DEATH_S)
         preload = options.get("preload") or dask.config.get("distributed.worker.preload")
-        options["preload"] = [*preload, "dask_hpc.agent"]
+        options["preload"] = with_agent(preload)
         if (worker_class := kwargs.get("worker_class")) and issubclass(import_term(worker_class), Nanny):
             preload = options.get("preload_nanny") or dask.config.get("distributed.nanny.preload")
-            options["preload_nanny"] = [*preload, "dask_hpc.agent"]
+            options["preload_nanny"] = with_agent(preload)
         if signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:
             # Slurm tells every process, and those that do not listen would end
             with suppress(ValueError):
@@ -88,3 +89,8 @@ class SLURMRunner(stock.Runner):
             with suppress(OSError, TimeoutError):
                 await asyncio.wait_for(self.scheduler_comm.hpc(method="closing", arguments={}), _CLOSE_S)
         await super()._close()
+
+
+def with_agent(preload: str | Sequence[str]) -> list[str]:
+    """The agent behind what else a process preloads: as in stock a list, or one by itself."""
+    return [*([preload] if isinstance(preload, str) else preload), "dask_hpc.agent"]

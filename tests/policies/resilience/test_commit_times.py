@@ -85,6 +85,10 @@ def test_reasons_say_which_rule():
     assert due(600, history, Rule(600), 4) == "the last one ended 600 s ago, interval 600 s (the setting)"
     assert due(600, history, Rule(600, 3600), 4).endswith("interval 58.7 s (daly, 4 nodes)")
     assert due(599, history, Rule(600), 4) is None
+    # what it holds the job up counts, not what is written beside it; and a job without nodes as on one
+    beside = History(since_s=0.0, cost_s=20.0, held_up_s=2.0)
+    assert due(600, beside, Rule(600, 3600), 4).endswith("interval 58.7 s (daly, 4 nodes)")
+    assert Rule(600, 3600).interval_s(2.0, 0) == Rule(600, 3600).interval_s(2.0, 1)
     near = History(since_s=0.0, cost_s=2.0, end_s=1000.0, ahead_s=1.0)
     text = "a node is given up in 3 s, before its walltime ends; a version takes 2 s"
     assert due(997, near, Rule(1e9), 4) == text

@@ -49,6 +49,11 @@ def test_a_checkpoint_that_takes_longer_than_failures_leave() -> None:
     assert daly_first(costs) == 0.0
     assert expected_s(costs, 1000.0, 0.0) == math.inf
     assert expected_s(Costs(0.0, 1.0), 1e6, 1e6) == math.inf
+    # nor does one end that fails again before it has begun anew
+    for checkpoint_s in (0.0, 1.0):
+        assert expected_s(Costs(checkpoint_s, 1.0, 1e6), 1.0, checkpoint_s) == math.inf
+    # one that costs next to nothing is not taken all the time
+    assert exact(Costs(1e-13, 3600.0)) == pytest.approx(young(Costs(1e-13, 3600.0)))
 
 
 def test_without_failures_worth_the_name_a_run_takes_what_it_takes() -> None:

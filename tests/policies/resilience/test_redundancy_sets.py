@@ -123,6 +123,8 @@ def test_a_reason_says_what_is_short_and_what_to_do() -> None:
     )
     lopsided = form_sets({**{f"a{i}": "r1" for i in range(5)}, "b": "r2", "c": "r3"}, Scheme("partner"))
     assert lopsided.unprotected == ("a2", "a3", "a4")
+    # of what is protected
+    assert lopsided.storage_ratio(dict.fromkeys([f"a{i}" for i in range(5)] + ["b", "c"], 100)) == 1
     assert lopsided.reason.text == (
         "3 of 7 hosts are in no set: too many are in the failure domain r1 (5), and each of the 2 sets takes "
         "one of a domain; add hosts of other domains"

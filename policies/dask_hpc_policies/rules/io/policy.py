@@ -93,7 +93,8 @@ def decide(view: ClusterSnapshot, state: IoAwareState, params: Params) -> tuple[
             _resize(plan, balance, job, reordering, block)
     while (choice := balance.best(balance.system, plan.idle_nodes, reordering, block=block)) is not None:
         _start(plan, balance, jobs, choice)
-    plan.head = plan.waiting[0] if plan.waiting else None
+    # a job without a legal size waits for no nodes
+    plan.head = next((job for job in plan.waiting if needed_nodes(job) is not None), None)
     answer_requests(plan)
     _explain(plan, balance, balance.leader(balance.system, reordering) if block else None)
     return plan.answer(), state
