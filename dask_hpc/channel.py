@@ -189,8 +189,8 @@ class Channel:
 
 
 def is_closed(client: Client) -> bool:
-    """Whether a client is closed, or about to be: one that has lost its scheduler for good is, too."""
-    return client.scheduler is None or client.status in ("closing", "closed")
+    """Whether a client is closed: one that has lost its scheduler for good is, too."""
+    return client.scheduler is None or client.status == "closed"
 
 
 async def _nothing() -> None:

@@ -100,8 +100,7 @@ async def test_no_transfer_begins_while_a_program_exchanges_data_itself(c, s, a,
 @live(workers=1, timeout=60)
 async def test_a_rank_goes_on_beyond_a_step_that_was_left_out_while_another_asks_for_that(c, s, a):
     flow, values = await started(c, queue=1, when_full="drop-newest")
-    asks, gate = a.handlers[COUPLE].__self__, asyncio.Event()
-    ask, begun = asks._ask, []
+    gate, begun = asyncio.Event(), []
 
     async def later(place, number, again):
         begun.append(number)
@@ -109,9 +108,10 @@ async def test_a_rank_goes_on_beyond_a_step_that_was_left_out_while_another_asks
             await gate.wait()
         return await ask(place, number, again)
 
-    asks._ask = later
     async with producers(s, *HALVES) as made:
         await opened(made)
+        asks = a.handlers[COUPLE].__self__
+        ask, asks._ask = asks._ask, later
         for one in made:
             one.tell("send", step=0)
         assert [await told(one) for one in made] == [True, True]

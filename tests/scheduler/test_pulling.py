@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from helpers import live, until
+from helpers import live
 from hypothesis import given
 from hypothesis import strategies as st
 from losses import kill
@@ -48,7 +48,8 @@ def noting(worker, pieces):
 async def test_a_version_is_pulled_in_pieces_or_pushed_as_the_setting_says_and_comes_back(c, s, a, b):
     rt = await dask_hpc.install(c, checkpoint_transfer="pull")
     pieces: list[int] = []
-    await until(lambda: READ in a.handlers, "it carries dask_hpc")
+    # what offers is loaded with the first version
+    await rt.checkpoint(await c.scatter([1], workers=[a.address]), "first", levels=["L1"])
     noting(a, pieces)
     large = np.arange(CHUNK // 8 + 3000, dtype=float)
     data = await c.scatter([large, np.arange(7), b"text"], workers=[a.address], hash=False)
