@@ -7,6 +7,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+import dask
 import pytest
 from outside import PATHS, until
 
@@ -90,5 +91,13 @@ def test_outside_of_a_job_it_says_so(monkeypatch: Any) -> None:
 
 
 def test_what_is_preloaded_beside_the_agent_may_be_one_or_several() -> None:
-    assert with_agent("mine.py") == ["mine.py", "dask_hpc.agent"]
-    assert with_agent(["mine.py", "other"]) == ["mine.py", "other", "dask_hpc.agent"]
+    for preload in ("mine.py", ["mine.py", "other"]):
+        loaded = {"preload": [*([preload] if isinstance(preload, str) else preload), "dask_hpc.agent"]}
+        assert with_agent({"preload": preload}, "worker", "preload") == loaded
+        with dask.config.set({"distributed.nanny.preload": preload}):
+            assert with_agent({}, "nanny", "preload_nanny") == {"preload_nanny": loaded["preload"]}
+    # arguments are for all of them, or for each
+    given = {"preload": ["mine.py"], "preload_argv": ["--all"]}
+    assert "preload_argv" not in with_agent(given, "worker", "preload")
+    given["preload_argv"] = [["--mine"]]  # type: ignore[list-item]
+    assert with_agent(given, "worker", "preload")["preload_argv"] == [["--mine"], []]

@@ -11,7 +11,7 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -54,11 +54,9 @@ class SLURMRunner(stock.Runner):
         options = kwargs["worker_options"] = dict(kwargs.get("worker_options") or {})
         # not the whole walltime when there is no scheduler any more
         options.setdefault("death_timeout", _DEATH_S)
-        preload = options.get("preload") or dask.config.get("distributed.worker.preload")
-        options["preload"] = with_agent(preload)
+        options |= with_agent(options, "worker", "preload")
         if (worker_class := kwargs.get("worker_class")) and issubclass(import_term(worker_class), Nanny):
-            preload = options.get("preload_nanny") or dask.config.get("distributed.nanny.preload")
-            options["preload_nanny"] = with_agent(preload)
+            options |= with_agent(options, "nanny", "preload_nanny")
         if signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:
             # Slurm tells every process, and those that do not listen would end
             with suppress(ValueError):
@@ -91,6 +89,12 @@ class SLURMRunner(stock.Runner):
         await super()._close()
 
 
-def with_agent(preload: str | Sequence[str]) -> list[str]:
-    """The agent behind what else a process preloads: as in stock a list, or one by itself."""
-    return [*([preload] if isinstance(preload, str) else preload), "dask_hpc.agent"]
+def with_agent(options: Mapping[str, Any], process: str, name: str) -> dict[str, Any]:
+    """What a process preloads, the agent behind it: of its option of that name, else as it is configured.
+
+    As in stock it is a list, or one by itself, and has arguments for all or for each.
+    """
+    preload = options.get(name) or dask.config.get(f"distributed.{process}.preload")
+    argv = options.get(f"{name}_argv") or dask.config.get(f"distributed.{process}.preload-argv")
+    found = {name: [*([preload] if isinstance(preload, str) else preload), "dask_hpc.agent"]}
+    return found if not argv or isinstance(argv[0], str) else {**found, f"{name}_argv": [*argv, []]}
