@@ -39,15 +39,15 @@ async def _bootstrap(
     parameters: Mapping[str, Any] | None,
     dask_scheduler: Any,
 ) -> None:
-    # what only a scheduler needs: whoever sends this does not load it
-    from dask_hpc.scheduler.install import attach
-    from dask_hpc.scheduler.internals import remote, selfcheck
-
     if version != __version__:
         raise InstallError(
             f"the client has dask_hpc {version}, the scheduler {__version__}; install the same "
             "version in both environments"
         )
+    # what only a scheduler needs: whoever sends this does not load it
+    from dask_hpc.scheduler.install import attach
+    from dask_hpc.scheduler.internals import remote, selfcheck
+
     selfcheck.require(dask_scheduler)
     await remote.require(dask_scheduler, sorted(dask_scheduler.workers))
     was_there = RPC in dask_scheduler.handlers

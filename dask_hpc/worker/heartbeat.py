@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from dask_hpc.errors import ConfigError
+from dask_hpc.errors import ConfigError, WorkerError
 from dask_hpc.wire import HEARTBEAT, ROLE_RESOURCE
 from dask_hpc.worker.host_process import folders
 from dask_hpc.worker.node import NodeSection
@@ -110,8 +110,8 @@ def start(worker: Any) -> None:
 
 def _look(worker: Any) -> None:
     """Have it look for what earlier clusters have left in the memory of its host."""
-    # a configuration that is wrong the section `node` tells of
-    with suppress(ConfigError):
+    # a configuration that is wrong the section `node` tells of; a worker may be on its way out by then
+    with suppress(ConfigError, WorkerError):
         if folders():
             # what keeps checkpoints in memory is loaded where there are some
             from dask_hpc.worker.host_memory import look

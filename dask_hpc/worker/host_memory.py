@@ -72,7 +72,6 @@ class ManagerSection:
         self._worker = worker
         wanted = node_settings()
         self._host, self._domain = wanted.node_host, wanted.node_domain
-        be_patient(Patience(wanted.checkpoint_silence_s, wanted.checkpoint_ask_again_s))
         self._process: HostProcess | None = None
         self._address: str | None = None
         #: What managers may have of the memory of the host, as they were told last.

@@ -12,6 +12,7 @@ def start(worker: Any) -> None:
     """Have a worker take blocks of producers."""
 
     async def serve(comm: Any, **told: Any) -> Any:
+        """The first producer has come: it and those after it are served by the receiver itself."""
         from dask_hpc.worker.coupling.receiver import Receiver
 
         receiver = Receiver(worker)
