@@ -13,7 +13,7 @@ import numpy as np
 
 from dask_hpc.checkpoint import frames
 from dask_hpc.checkpoint.arrays import array_files, array_keys, files, plan_array
-from dask_hpc.checkpoint.dtypes import to_json
+from dask_hpc.checkpoint.dtypes import pickled
 from dask_hpc.checkpoint.keys import as_json
 from dask_hpc.checkpoint.names import checked_name
 from dask_hpc.checkpoint.plan import Array, Plan
@@ -102,7 +102,7 @@ def _of_dask(obj: Any, name: str) -> tuple[Plan, list[Key]]:
         return _opaque(name, "delayed", [obj.key])
     if isinstance(obj, dask.array.Array):
         array = plan_array(DATA, obj)
-        extra = {} if array.dtype is not None else {"dtypes": {DATA: to_json(np.dtype(obj.dtype))}}
+        extra = {} if array.dtype is not None else {"dtypes": {DATA: pickled(np.dtype(obj.dtype))}}
         return Plan(name, "dask.array", (array,), files(array_files(array)), extra), array_keys(obj)
     if type(obj).__module__.startswith("dask.dataframe") and frames.is_frame(obj):
         return _opaque(name, "dataframe", frames.result_keys(obj), {"meta": frames.meta_bytes(obj)})

@@ -24,6 +24,8 @@ _CORE = {
     ) for size in sizes},
     "c8": "complex64", "c16": "complex128", "b1": "bool",
 }  # fmt: skip
+#: What a dtype that JSON has nothing for is called by.
+_PICKLED = "pickle"
 #: Units that xarray has, with their CF names.
 _UNITS = {"ns": "nanoseconds", "us": "microseconds", "ms": "milliseconds", "s": "seconds"}
 
@@ -71,6 +73,35 @@ def from_json(data: Any) -> np.dtype[Any]:
         return np.lib.format.descr_to_dtype(_tuples(data))
     except Exception as error:  # anything may have been made of it
         raise ValueError(f"{data!r} is no NumPy dtype: {error}") from None
+
+
+def pickled(dtype: np.dtype[Any]) -> Any:
+    """A dtype of any kind as JSON: one that `to_json` has nothing for as Dask serialises it."""
+    told = to_json(dtype)
+    if told is not None:
+        return told
+    from distributed.protocol.serialize import serialize_bytes
+
+    return {_PICKLED: base64.b64encode(serialize_bytes(dtype, on_error="raise")).decode()}
+
+
+def unpickled(data: Any, trusted: bool) -> np.dtype[Any]:
+    """The dtype that `pickled` gave; that of Python values for one that nobody has written.
+
+    Raises
+    ------
+    ValueError
+        When it is none, or would have to be unpickled and is not trusted.
+    """
+    if data is None:
+        return np.dtype(object)
+    if not isinstance(data, dict):
+        return from_json(data)
+    if not trusted:
+        raise ValueError("a dtype that is pickled can run any code; open it with allow_pickle=True")
+    from distributed.protocol.serialize import deserialize_bytes
+
+    return np.dtype(deserialize_bytes(base64.b64decode(data[_PICKLED])))
 
 
 def _tuples(data: Any) -> Any:

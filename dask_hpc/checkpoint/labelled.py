@@ -18,7 +18,7 @@ import numpy as np
 from dask_hpc.checkpoint import branch, manifest, metadata
 from dask_hpc.checkpoint.arrays import array_files, array_keys, files, plan_array
 from dask_hpc.checkpoint.checksums import crc32c
-from dask_hpc.checkpoint.dtypes import TEXT, from_json, stored, to_json
+from dask_hpc.checkpoint.dtypes import TEXT, from_json, pickled, stored, to_json
 from dask_hpc.checkpoint.layout import pack_checksum
 from dask_hpc.checkpoint.names import checked_variable
 from dask_hpc.checkpoint.plan import Array, Plan
@@ -74,7 +74,7 @@ def describe_labelled(obj: Any, name: str) -> tuple[Plan, list[Any]] | None:
             array = plan_array(path, variable.data)
             documents |= array_files(array, _readable(attributes), variable.dims)
             if array.dtype is None:
-                dtypes[path] = to_json(np.dtype(variable.dtype))
+                dtypes[path] = pickled(np.dtype(variable.dtype))
             arrays.append(array)
             keys += array_keys(variable.data)
         else:
@@ -114,7 +114,9 @@ def describe_labelled(obj: Any, name: str) -> tuple[Plan, list[Any]] | None:
 
 def as_dataset(obj: Any) -> tuple[Any, str]:
     """A DataArray as a Dataset, and the name of its variable in it."""
-    own = UNNAMED if obj.name is None or obj.name in obj.coords else obj.name
+    # a variable that is called as a dimension is a coordinate
+    taken = obj.name is None or obj.name in obj.coords or obj.name in obj.dims
+    own = UNNAMED if taken else obj.name
     return obj.to_dataset(name=own), own
 
 
@@ -160,11 +162,30 @@ def _multi_indexes(dataset: Any) -> dict[str, list[str]]:
     """Names of levels by the dimension of their index."""
     import pandas as pd
 
-    return {
-        str(name): [str(level) for level in index.names]
-        for name, index in dict(dataset.indexes).items()
-        if isinstance(index, pd.MultiIndex) and name in dataset.sizes
-    }
+    found = {}
+    for name, own in dataset.xindexes.items():
+        try:
+            index = own.to_pandas_index()
+        except TypeError:
+            raise CheckpointValueError(
+                f"the coordinate {name!r:.80} has an index of type {type(own).__name__}; allowed: those that "
+                "pandas has. Remove it with drop_indexes, and set it again after restore"
+            ) from None
+        if isinstance(index, pd.MultiIndex) and name in dataset.sizes:
+            _check_levels(name, index)
+            found[str(name)] = [str(level) for level in index.names]
+    return found
+
+
+def _check_levels(name: Any, index: Any) -> None:
+    """Refuse gaps for which the dtype of a level has no value: xarray has any number there."""
+    for level, values, codes in zip(index.names, index.levels, index.codes, strict=True):
+        if getattr(values.dtype, "kind", "O") in "iub" and (codes < 0).any():
+            raise CheckpointValueError(
+                f"the level {level!r:.80} of the index {name!r:.80} lacks values, and {values.dtype} has "
+                "none for that; allowed: levels of numbers with a fraction, or of times. Convert it, such as "
+                "with set_levels"
+            )
 
 
 def _memory(path: str, variable: Any) -> tuple[Array, bytes]:

@@ -213,10 +213,11 @@ def plain(value: Any) -> Any:
     TypeError
         When JSON has nothing like it.
     """
-    if isinstance(value, np.ndarray):
+    if isinstance(value, (np.ndarray, np.generic)):
+        # of nanoseconds NumPy makes numbers without a unit, and of a long double itself
+        if value.dtype.kind in "mM" or value.dtype.char in "gG":
+            raise TypeError(f"of type {value.dtype}")
         return plain(value.tolist())
-    if isinstance(value, np.generic):
-        return plain(value.item())
     if isinstance(value, Mapping):
         if other := [key for key in value if not isinstance(key, str)]:
             raise TypeError(f"of type {type(value).__name__} with the key {other[0]!r:.80}")

@@ -15,7 +15,7 @@ from dask_hpc.checkpoint import keys as keys_of
 from dask_hpc.checkpoint.blocks import block_file, check_written, checked_bytes
 from dask_hpc.checkpoint.checksums import crc32c
 from dask_hpc.checkpoint.describe import RESULTS
-from dask_hpc.checkpoint.dtypes import from_json
+from dask_hpc.checkpoint.dtypes import from_json, unpickled
 from dask_hpc.checkpoint.inside import read_inside
 from dask_hpc.checkpoint.manifest import Manifest
 from dask_hpc.checkpoint.metadata import DOCUMENT
@@ -249,7 +249,7 @@ class Opened(ABC):
         name, tasks = self.tasks(place)
         chunks = tuple(tuple(float("nan") if n < 0 else n for n in lengths) for lengths in array.chunks)
         if array.dtype is None:
-            dtype = from_json(self.plan.extra.get("dtypes", {}).get(array.path, "|O"))
+            dtype = unpickled(self.plan.extra.get("dtypes", {}).get(array.path), self.trusted)
             return da.Array(tasks, name, chunks, dtype=dtype)
         dtype = from_json(array.dtype)
         empty = np.empty((0,) * len(array.shape), dtype)

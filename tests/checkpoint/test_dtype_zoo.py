@@ -45,6 +45,16 @@ def test_a_dask_array_of_any_dtype_comes_back(dtype: Any, chunks: Any, tmp_path:
     assert verify(version) == []
 
 
+def test_text_with_gaps_comes_back_in_an_array_and_in_a_variable(tmp_path: Path) -> None:
+    values = np.array(["abc", None, "d"], np.dtypes.StringDType(na_object=None))
+    array = da.from_array(values, chunks=2)
+    found = open_checkpoint(save(array, tmp_path).path, allow_pickle=True)
+    variable = open_checkpoint(save(xr.DataArray(array, name="t"), tmp_path, "v").path, allow_pickle=True)
+    for each in (found, variable.data):
+        assert each.dtype == each.compute(scheduler="sync").dtype == values.dtype
+        assert each.compute(scheduler="sync").tolist() == ["abc", None, "d"]
+
+
 @pytest.mark.parametrize("dtype", [*ORDERED, *TIMES, *TEXTS, *FIELDS, "T"], ids=str)
 def test_plain_xarray_reads_the_same_values_and_dtype(dtype: Any, tmp_path: Path) -> None:
     values = numbers(dtype).reshape(5, 7)

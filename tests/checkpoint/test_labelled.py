@@ -84,6 +84,11 @@ def test_a_data_array_comes_back_with_its_name(name: str | None, tmp_path: Path)
     identical(open_checkpoint(save(array, tmp_path).path), array)
 
 
+def test_a_data_array_called_as_its_dimension_comes_back_without_a_coordinate(tmp_path: Path) -> None:
+    array = xr.DataArray(da.ones((4, 2), chunks=2), dims=("x", "y"), name="x")
+    identical(open_checkpoint(save(array, tmp_path).path), array)
+
+
 def test_indexes_come_back_as_they_were(tmp_path: Path) -> None:
     field = xr.DataArray(da.arange(6, chunks=3), dims="p")
     plain = field.to_dataset(name="f").assign_coords(p=list("abcdef"), q=("p", np.arange(6)))
@@ -121,6 +126,20 @@ def test_plain_xarray_takes_a_fill_value_among_the_attributes_for_one(tmp_path: 
         identical(open_checkpoint(path), dataset)
 
 
+def missing_level() -> xr.Dataset:
+    """An index of whole numbers with a gap, of which xarray itself makes a number."""
+    levels = pd.MultiIndex.from_arrays([[1, 1, 2], [0, 1, None]], names=["u", "v"])
+    coordinates = xr.Coordinates.from_pandas_multiindex(levels, "x")
+    return xr.Dataset({"a": ("x", da.arange(3))}, coordinates)
+
+
+def over_two_coordinates() -> xr.Dataset:
+    """An index that pandas has nothing like."""
+    places = {name: (("y", "x"), np.arange(4.0).reshape(2, 2)) for name in ("lat", "lon")}
+    dataset = xr.Dataset({"a": (("y", "x"), da.ones((2, 2)))}, places)
+    return dataset.set_xindex(("lat", "lon"), xr.indexes.NDPointIndex)
+
+
 @pytest.mark.parametrize(
     ("dataset", "said"),
     [
@@ -135,6 +154,17 @@ def test_plain_xarray_takes_a_fill_value_among_the_attributes_for_one(tmp_path: 
         (xr.Dataset({"a": ("x", da.arange(3))}, attrs={"k": b"x"}), "attribute 'k' of the dataset"),
         (xr.Dataset({"a": ("x", da.arange(3), {"k": {1: 2}})}), "is of type dict with the key 1, which JSON"),
         (xr.Dataset({"a": ("x", da.arange(3), {1: 2})}), "attribute 1 of a is named by no text"),
+        (
+            xr.Dataset({"a": ("x", da.arange(3), {"k": np.datetime64(1, "ns")})}),
+            "of type datetime64[ns], which",
+        ),
+        (
+            xr.Dataset({"a": ("x", da.arange(3), {"k": np.ones(2, "m8[ns]")})}),
+            "of type timedelta64[ns], which",
+        ),
+        (xr.Dataset({"a": ("x", da.arange(3), {"k": np.ones(2, "g")})}), "of type float128, which JSON"),
+        (missing_level(), "the level 'v' of the index 'x' lacks values"),
+        (over_two_coordinates(), "index of type NDPointIndex; allowed"),
         (xr.Dataset({"a": ((0,), da.arange(3))}), "0 is a dimension of the variable 'a'; allowed: text."),
         (xr.DataArray(da.arange(3), dims="x", name=("a", 1)), "rename"),
         (xr.Dataset({"a": ("x", da.arange(3)), "o": ("x", [1, None, "a"])}), "'o' is in memory"),

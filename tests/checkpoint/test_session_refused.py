@@ -85,7 +85,11 @@ def test_what_cannot_be_added_is_refused_with_the_remedy(
     ("arrays", "values", "says"),
     [
         ({}, {}, r"nothing to write: add\(name, array\) first"),
-        ({"a": ("x",)}, {"step": np.zeros(3, "M8[s]")}, "a value of commit is of type datetime; allowed"),
+        (
+            {"a": ("x",)},
+            {"step": np.zeros(3, "M8[ns]")},
+            r"a value of commit is of type datetime64\[ns\]; allowed",
+        ),
         ({"a": ("x",)}, {"step": {1: "one"}}, "a value of commit is of type dict with the key 1; allowed"),
         ({"a": ("x",)}, {"step": "\ud800"}, "is text with half of a surrogate pair; allowed"),
         ({"a": ("x",)}, {"step": CYCLE}, "a value of commit is maximum recursion depth exceeded"),
