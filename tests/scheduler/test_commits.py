@@ -174,8 +174,14 @@ async def test_what_cannot_be_written_leaves_the_version_before(c, s, a, b, tmp_
     ):
         await rt.checkpoint(unwritable, "value", store=tmp_path)
     gate.open()
+    actor = c.submit(Gate, actor=True, key="actor")
+    with (
+        unchanged(tmp_path),
+        pytest.raises(CheckpointError, match="'actor' cannot be written: it is an actor"),
+    ):
+        await asyncio.wait_for(rt.checkpoint([good, actor], "value", store=tmp_path), 10)
     assert folders(tmp_path) == ["value/000001"]
-    assert checkpoints(s)["commits"] == {"complete": 1, "failed": 3}
+    assert checkpoints(s)["commits"] == {"complete": 1, "failed": 4}
     np.testing.assert_array_equal(
         await c.gather(await dask_hpc.restore("value", c, store=tmp_path)), array(1)
     )

@@ -258,6 +258,13 @@ class Writing:
 
         What is not computed yet is not held: it need not be computed for this alone.
         """
+        for key in keys:
+            if reads.home(self._scheduler, key) is not None:
+                # no worker has its value as a result, and none would ever be asked for it
+                self._problem = (
+                    f"result {key!r} cannot be written: it is an actor, which stays on its worker; "
+                    "checkpoint what a method of it gives"
+                )
         self._ready += keys
         if new := [key for key in keys if key not in self._held]:
             self._held.update(new)
