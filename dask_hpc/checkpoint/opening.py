@@ -225,10 +225,11 @@ class Opened(ABC):
             from dask_hpc.checkpoint.labelled_back import labelled_object
 
             return labelled_object(self.found, self.dask_array, self._values)
-        name, tasks = self.tasks(0)
+        tasks = self.tasks(0)[1]
         if kind == "dataframe":
             return frames.frame_of(self.plan, tasks)
-        values = [Delayed((name, number), tasks) for number in range(self.plan.count)]
+        # each with its own task: with those of all others, thousands take minutes
+        values = [Delayed(key, {key: task}) for key, task in tasks.items()]
         if kind in ("future", "delayed"):
             return values[0]
         if kind == "futures":

@@ -388,9 +388,9 @@ async def _folder(client: Client, store: str | os.PathLike[str] | None) -> str |
 def on_cluster(client: Client, made: Any) -> Any:
     """What `open_checkpoint` gives, its values on the workers: a persisted collection, or futures."""
     if isinstance(made, dict):
-        return {key: on_cluster(client, one) for key, one in made.items()}
+        return dict(zip(made, on_cluster(client, list(made.values())), strict=True))
     if isinstance(made, (list, tuple)):
-        return [on_cluster(client, one) for one in made]
+        return client.compute(list(made))  # thousands in one graph
     if not is_dask_collection(made):
         return made
     if type(made).__module__.startswith("dask.delayed"):

@@ -10,7 +10,7 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
-from distributed import wait
+from distributed import SchedulerPlugin, wait
 from helpers import live, until
 from losses import kill
 from saved import save
@@ -63,6 +63,28 @@ async def test_a_version_stays_while_what_was_restored_from_it_is_there(c, s, a,
     hidden.mkdir()
     await rt.checkpoint(newer, "field")
     assert versions(tmp_path) == [5, 6, 7]
+
+
+class Graphs(SchedulerPlugin):
+    """How many tasks each graph that comes has."""
+
+    def __init__(self):
+        self.sizes = []
+
+    def update_graph(self, scheduler, *, tasks, **kwargs):
+        self.sizes.append(len(list(tasks)))
+
+
+@live(workers=1)
+async def test_results_come_back_in_one_graph_however_many_they_are(c, s, a, tmp_path):
+    rt = await dask_hpc.install(c, checkpoint_store=str(tmp_path))
+    version = await rt.checkpoint(await c.scatter(list(range(400)), hash=False), "values")
+    values = open_checkpoint(version.path, allow_pickle=True)
+    assert [len(each.__dask_graph__()) for each in values] == [1] * 400
+    graphs = Graphs()
+    s.add_plugin(graphs)
+    assert await c.gather(await dask_hpc.restore("values", c, allow_pickle=True)) == list(range(400))
+    assert graphs.sizes == [400]
 
 
 @live(workers=2)
