@@ -35,6 +35,12 @@ class Payload:
     digest: str | None
 
 
+class NotTaken(str):
+    """Why a file system has not taken blocks: not for their values, so another time it may."""
+
+    __slots__ = ()
+
+
 def write_block(folder: str, array: Array, number: int, value: Any) -> Written:
     """Write a block below the folder of a draft; it is durable afterwards.
 
@@ -65,6 +71,8 @@ def write_blocks(
     """
     try:
         found = _WRITES[array.kind](folder, array, numbers, values, _key(array))
+    except OSError as error:
+        return [NotTaken(_why(error))] * len(numbers)
     except Exception as error:
         # nothing of the call is known to be durable
         return [_why(error)] * len(numbers)

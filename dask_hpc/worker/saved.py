@@ -18,7 +18,7 @@ from distributed import Reschedule, get_worker
 from distributed.utils import sync
 
 from dask_hpc.checkpoint.blobs import Group, Home, Range
-from dask_hpc.checkpoint.blocks import read_block, write_blocks
+from dask_hpc.checkpoint.blocks import NotTaken, read_block, write_blocks
 from dask_hpc.checkpoint.checksums import crc32c
 from dask_hpc.checkpoint.plan import Array, Written
 from dask_hpc.checkpoint.record import Record
@@ -27,7 +27,7 @@ from dask_hpc.checkpoint.values import form, from_bytes
 from dask_hpc.errors import CheckpointError
 from dask_hpc.worker.fetching import fetch, remake
 from dask_hpc.worker.small import SmallCopy
-from dask_hpc.worker.values import Answers, read_values
+from dask_hpc.worker.values import Answers, Refused, read_values
 
 logger = logging.getLogger("distributed.dask_hpc")
 
@@ -173,21 +173,26 @@ def read_held(copy: MemoryCopy, trusted: bool) -> Any:
 
 async def write(
     folder: str, array: Array, keys: Mapping[int, Any], dask_worker: Any
-) -> dict[int, tuple[Written, str] | str | None]:
+) -> dict[int, tuple[Written, str] | Refused | str | None]:
     """Write results of the worker that this runs on as blocks of an array; durable when it returns.
 
     Returns
     -------
     dict
-        By number of the block what was written and the type of the value, or why there is nothing (a text),
-        or None for what the worker has not got any more.
+        By number of the block what was written and the type of the value, or why there is nothing (a text,
+        or `Refused` where the file system has not taken it), or None for what the worker has not got any
+        more.
     """
-    answers: dict[int, tuple[Written, str] | str | None] = Answers.fromkeys(keys)
+    answers: dict[int, tuple[Written, str] | Refused | str | None] = Answers.fromkeys(keys)
     values = read_values(dask_worker, keys, answers)
     numbers = list(values)
     done = await asyncio.to_thread(write_blocks, folder, array, numbers, [values[n] for n in numbers])
     for number, written in zip(numbers, done, strict=True):
-        answers[number] = written if isinstance(written, str) else (written, typename(type(values[number])))
+        if isinstance(written, NotTaken):
+            answers[number] = Refused(str(written))
+        else:
+            told = written if isinstance(written, str) else (written, typename(type(values[number])))
+            answers[number] = told
     return answers
 
 

@@ -13,7 +13,7 @@ class Answers(dict[int, Any]):
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Instead of answers: nothing was written, for a reason that may come to be every time.
+    """Instead of answers, or of one: nothing was written, for a reason that is none of the value.
 
     Said as an answer: of an error the worker would log where in the code it came from.
     """

@@ -13,10 +13,19 @@ from helpers import Gate, live, until
 from saved import computed, written
 
 import dask_hpc
+from dask_hpc.checkpoint import blocks
 from dask_hpc.checkpoint.describe import PROGRAM, describe
+from dask_hpc.checkpoint.opening import open_checkpoint
 from dask_hpc.checkpoint.store import Store
 from dask_hpc.errors import CheckpointError
 from dask_hpc.scheduler.checkpoint import protected_job
+from dask_hpc.scheduler.rpc.service import of
+
+
+def failed(s):
+    """How many versions have failed."""
+    told = of(s).engine.parts.status(lambda name, error: pytest.fail(f"{name}: {error}"))
+    return told.get("checkpoints", {}).get("commits", {}).get("failed", 0)
 
 
 @pytest.mark.errors("its last results are not saved")
@@ -46,6 +55,25 @@ async def test_a_full_store_is_asked_again_for_a_job_that_ends(c, s, *workers, t
         assert Store(tmp_path).newest("prep").complete
         assert caplog.text.count(text) == 2
         del future
+
+
+@live(workers=1)
+async def test_what_a_full_store_has_not_taken_is_in_the_next_version(c, s, a, tmp_path, monkeypatch):
+    def full(*args):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with dask.config.set({"hpc.checkpoint.store": str(tmp_path), "hpc.checkpoint.every": "50 ms"}):
+        rt = await dask_hpc.install(c, "fcfs", tick_s=0.05)
+        write = blocks._WRITES["opaque"]
+        monkeypatch.setitem(blocks._WRITES, "opaque", full)
+        async with rt.job("prep", protect=True):
+            future = c.submit(np.arange, 3)
+            await until(lambda: failed(s) >= 2, "versions have failed")
+            monkeypatch.setitem(blocks._WRITES, "opaque", write)
+            await until(
+                lambda: any(each.complete for each in Store(tmp_path).versions("prep")), "it is written"
+            )
+        assert list(open_checkpoint(Store(tmp_path).newest("prep").path)) == [future.key]
 
 
 @live(workers=2)

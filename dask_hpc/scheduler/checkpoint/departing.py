@@ -31,6 +31,7 @@ from dask_hpc.scheduler.tables.state import State
 from dask_hpc.scheduler.tables.watched import Watched
 from dask_hpc.worker import saved
 from dask_hpc.worker.saved import Copy
+from dask_hpc.worker.values import Refused
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler
@@ -180,8 +181,8 @@ class Departing:
             answer = answers[number]
             if answer is None:
                 found[key] = "the worker has not got it any more"
-            elif isinstance(answer, str):
-                found[key] = answer
+            elif isinstance(answer, (str, Refused)):
+                found[key] = answer.why if isinstance(answer, Refused) else answer
             else:
                 written, type_name = answer
                 found[key] = Copy(folder, array, number, written, passing=True), type_name

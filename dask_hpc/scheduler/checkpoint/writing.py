@@ -346,10 +346,12 @@ class Writing:
             return
         missing = [keys[number] for number, answer in answers.items() if answer is None]
         for number, answer in answers.items():
-            if isinstance(answer, str):
+            if isinstance(answer, (str, Refused)):
                 text = f"block {number} of {array.path!r} (result {keys[number]!r}) cannot be written"
-                self._problem = f"{text} by worker {address}: {answer}"
-                self.unwritable.add(keys[number])
+                why = answer.why if isinstance(answer, Refused) else answer
+                self._problem = f"{text} by worker {address}: {why}"
+                if why is answer:  # for its value: it never will be
+                    self.unwritable.add(keys[number])
             elif answer is not None:
                 self._note(index, number, keys[number], *answer)
         if missing:
