@@ -70,7 +70,7 @@ def checked_folder(store: Any) -> str:
 
 
 def checked_path(what: str, value: Any, allowed: str) -> str:
-    """A path that was given as `what`, as an absolute one.
+    """A path that was given as `what`, as an absolute one; ``~`` is a home, not a folder of that name.
 
     Raises
     ------
@@ -81,7 +81,7 @@ def checked_path(what: str, value: Any, allowed: str) -> str:
     # the path of nothing is the working directory, and a URL would be a folder there
     if not isinstance(path, str) or not path or "\0" in path or "://" in path:
         raise CheckpointValueError(f"{what} is {value!r:.200}; allowed: {allowed}")
-    return os.path.abspath(path)
+    return os.path.abspath(os.path.expanduser(path))
 
 
 def checked_key_file(key_file: Any) -> str | None:
