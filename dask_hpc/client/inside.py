@@ -23,6 +23,8 @@ class Inside:
         self._flow, self._when_full = flow, when_full
         self._last: int | None = None
         self._told = self._refused = False
+        #: Whose steps these are.
+        self._program: object = None
         #: The values that are due at the turn that has begun.
         self._due: list[Due] = []
         #: Why the program has ended too soon; empty: it has not.
@@ -40,7 +42,7 @@ class Inside:
         id: str = self._flow._id
         return id
 
-    async def begin(self, step: int, nodes: Sequence[str]) -> int | None:
+    async def begin(self, program: object, step: int, nodes: Sequence[str]) -> int | None:
         """Wait for room in the queue; the turn of a step, None when it is left out or came before.
 
         The scheduler is told of it, with the nodes of its blocks.
@@ -48,9 +50,13 @@ class Inside:
         Raises
         ------
         CouplingError
-            When the flow has failed or is closed, or a program outside has it.
+            When the flow has failed or is closed, or another program has it.
         """
         flow = self._flow
+        if self._program not in (None, program):
+            # its steps would be taken for those of the other one
+            raise CouplingError(f"flow {flow.name!r} has or had another program; couple this one to another")
+        self._program = program
         if self._last is not None and step <= self._last:
             return None
         # before the first one is told, what is in flight is somebody else's: this program will be refused
@@ -141,10 +147,10 @@ class Inside:
                 flow.lose(turn, why)
         one.settled.set()
 
-    async def end(self, reason: str) -> None:
-        """No step comes any more; why not, if that was not to be."""
+    async def end(self, program: object, reason: str) -> None:
+        """No step comes any more of a program; why not, if that was not to be."""
         flow = self._flow
-        if self._refused:
+        if self._refused or self._program not in (None, program):
             return
         # what is in flight comes to its end first
         self.reason = f"flow {flow.name!r} has failed: {reason}" if reason else ""

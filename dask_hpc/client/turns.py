@@ -211,12 +211,20 @@ async def value_of(
 
 
 async def all_there(futures: Sequence[Future]) -> str:
-    """Wait until all are there; why one of them never will be, if so."""
+    """Wait until all are there; why one of them never will be, if so.
+
+    Raises
+    ------
+    CouplingError
+        When one is no block of the flow's fields.
+    """
     for future in futures:
         try:
             error = await asyncio.shield(_error_of(future))
         except CancelledError as lost:
             return str(lost) or "it was lost"
+        if isinstance(error, CouplingError):
+            raise CouplingError(str(error))
         if error is not None:
             return f"{type(error).__name__}: {error}"
     return ""

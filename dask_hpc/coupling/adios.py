@@ -18,7 +18,7 @@ from distributed import Security
 
 from dask_hpc.coupling.source import Source
 from dask_hpc.errors import CouplingError
-from dask_hpc_policies.coupling.contract import Field, Place, checked_seconds
+from dask_hpc_policies.coupling.contract import Field, Place, checked_seconds, uncovered
 
 #: How long one looks for a step at a time, in seconds: signals are heard in between.
 _LOOK_S = 1.0
@@ -63,7 +63,8 @@ def forward(
     ImportError
         When ``adios2`` is not installed.
     ValueError
-        For a field that cannot be shared, or that the stream has not, or has otherwise. The flow fails then.
+        For a field that cannot be shared, or that the stream has not, not whole or otherwise. The flow fails
+        then.
     CouplingError
         When the flow has failed or is closed, or the program that writes was lost.
     """
@@ -81,10 +82,13 @@ def forward(
         told = {"OpenTimeoutSecs": math.ceil(timeout), **(parameters or {})}
         io.set_parameters({key: str(value) for key, value in told.items()})
         taken = 0
+        #: Of each field, the blocks that are known to cover it.
+        covered: dict[str, list[tuple[str, str]]] = {}
         with adios2.Stream(io, os.fspath(stream), "r") as steps:
             while _next(adios2, steps):
                 for one in fields:
                     _check(adios2, steps, one)
+                    _check_blocks(steps, one, covered)
                     steps.read_in_buffer(one.name, arrays[one.name], *map(list, parts[one.name]))
                 taken += source.send(steps.current_step(), arrays, at)
                 steps.end_step()
@@ -142,6 +146,26 @@ def _check(adios2: Any, steps: Any, field: Field) -> None:
             f"{field.name!r} is of shape {shape} and type {kind} in the stream; allowed: {field.shape} and "
             f"{field.dtype}, as the flow says (rt.couple)"
         )
+
+
+def _check_blocks(steps: Any, field: Field, covered: dict[str, list[tuple[str, str]]]) -> None:
+    """Raise `ValueError` when no block of a step has an index of a field.
+
+    What is not there is not read: the array would have there what it had before. Blocks may overlap, and
+    some engines tell of none.
+    """
+    told = steps.engine.blocks_info(field.name, steps.current_step())
+    blocks = [(one["Start"], one["Count"]) for one in told]
+    if not blocks or blocks == covered.get(field.name) or any(one["IsReverseDims"] == "True" for one in told):
+        return
+    numbers = [(_indices(start), _indices(count)) for start, count in blocks]
+    if (why := uncovered(field, numbers)).startswith(f"{field.name!r} has no block"):
+        raise ValueError(f"{why} in step {steps.current_step()} of the stream; needed: the whole field")
+    covered[field.name] = blocks
+
+
+def _indices(text: str) -> tuple[int, ...]:
+    return tuple([int(number) for number in text.split(",")])
 
 
 def _adios2() -> Any:

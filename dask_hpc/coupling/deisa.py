@@ -7,7 +7,7 @@ in place of its consumer.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,11 +15,14 @@ from distributed import Security
 
 from dask_hpc.coupling.source import Source
 from dask_hpc.errors import CouplingError
-from dask_hpc_policies.coupling.contract import checked_name
+from dask_hpc_policies.coupling.contract import checked_name, checked_number
+from dask_hpc_policies.params import shown
 
 #: Where programs for deisa-dask are told the scheduler: its address, or the path of its file.
 _VARIABLE = "DEISA_DASK_SCHEDULER_ADDRESS"
 _KEYS = ("global_shape", "chunk_shape", "chunk_position")
+#: Indices that an array may have along a dimension.
+_MOST = 2**40
 
 
 class Communicator(Protocol):
@@ -77,13 +80,19 @@ class Bridge:
         self._begins = {name: _begin(name, said) for name, said in arrays_metadata.items()}
         every = comm.bcast(comm.gather(sorted(arrays_metadata)))
         rank = comm.Get_rank()
-        # in one order everywhere: each waits for the others of its array
-        for name in sorted(arrays_metadata):
-            ranks = [number for number, names in enumerate(every) if name in names]
-            number = ranks.index(rank)
-            self._sources[name] = Source(
-                name, scheduler, rank=number, size=len(ranks), timeout=timeout, security=security
-            )
+        try:
+            # in one order everywhere: each waits for the others of its array
+            for name in sorted(arrays_metadata):
+                ranks = [number for number, names in enumerate(every) if name in names]
+                number = ranks.index(rank)
+                self._sources[name] = Source(
+                    name, scheduler, rank=number, size=len(ranks), timeout=timeout, security=security
+                )
+        except BaseException as error:
+            # else readers of the others would wait for steps as long as this process lives
+            for source in self._sources.values():
+                source.__exit__(type(error), error, None)
+            raise
 
     def send(self, array_name: str, chunk: np.ndarray, timestep: int, *args: Any, **kwargs: Any) -> bool:
         """Hand over this rank's chunk of an array; it is the caller's again when this returns.
@@ -104,7 +113,7 @@ class Bridge:
             raise ValueError(f"array {array_name!r} was not declared; allowed: {there}")
         dims = source.fields[array_name].dims
         at = dict(zip(dims, self._begins[array_name], strict=True))
-        return source.send(int(timestep), {array_name: chunk}, at=at)
+        return source.send(timestep, {array_name: chunk}, at=at)
 
     def get(self, key: str, timestep: int | None = None, default: Any = None) -> Any:
         """Feedback of analytics, which flows do not carry.
@@ -128,11 +137,20 @@ class Bridge:
 def _begin(name: str, said: Mapping[str, Any]) -> tuple[int, ...]:
     """Where the chunk of a rank begins."""
     checked_name(name, "name of an array")
-    if sorted(said) != sorted(_KEYS):
+    if not isinstance(said, Mapping):
+        raise ValueError(f"metadata of {name!r} is {shown(said)}; needed: a dict of {', '.join(_KEYS)}")
+    if sorted(map(str, said)) != sorted(_KEYS):
         raise ValueError(
-            f"metadata of {name!r} has {', '.join(said) or 'nothing'}; needed: {', '.join(_KEYS)}"
+            f"metadata of {name!r} has {', '.join(map(str, said)) or 'nothing'}; needed: {', '.join(_KEYS)}"
         )
-    whole, chunk, position = ([int(n) for n in said[key]] for key in _KEYS)
+    whole, chunk, position = (_numbers(name, key, said[key]) for key in _KEYS)
     if not len(whole) == len(chunk) == len(position):
         raise ValueError(f"metadata of {name!r} has {len(whole)}, {len(chunk)}, {len(position)} numbers")
     return tuple(at * length for at, length in zip(position, chunk, strict=True))
+
+
+def _numbers(name: str, key: str, said: Any) -> list[int]:
+    if isinstance(said, str) or not isinstance(said, Iterable):
+        raise ValueError(f"{key} of {name!r} is {shown(said)}; needed: a whole number for each dimension")
+    least = 0 if key == "chunk_position" else 1
+    return [checked_number(f"{key} of {name!r}", one, least, _MOST) for one in said]

@@ -30,10 +30,10 @@ class Takes(Protocol):
     id: str
     fields: Sequence[Field]
 
-    async def begin(self, step: int, nodes: Sequence[str]) -> int | None:
+    async def begin(self, program: object, step: int, nodes: Sequence[str]) -> int | None:
         """Wait for room; the turn of a step, None when it is left out or was handed over before.
 
-        It has a block on each of these nodes.
+        It is one of this program, and has a block on each of these nodes.
         """
         ...
 
@@ -52,8 +52,8 @@ class Takes(Protocol):
         """The tasks of a turn are submitted."""
         ...
 
-    async def end(self, reason: str) -> None:
-        """No step comes any more; why not, if that was not to be."""
+    async def end(self, program: object, reason: str) -> None:
+        """No step comes any more of a program; why not, if that was not to be."""
         ...
 
 
@@ -67,6 +67,8 @@ class Coupled:
         DataArray is the one field there is.
     size, dim
         Of the program.
+    program
+        The program itself.
 
     Raises
     ------
@@ -74,9 +76,9 @@ class Coupled:
         When the fields are not all of the flow's, or one lacks the program's dimension.
     """
 
-    def __init__(self, couple: tuple[Takes, tuple[str, ...]], size: int, dim: str) -> None:
+    def __init__(self, couple: tuple[Takes, tuple[str, ...]], size: int, dim: str, program: object) -> None:
         self.takes, names = couple
-        self._dim = dim
+        self._dim, self._program = dim, program
         there = [field.name for field in self.takes.fields]
         if sorted(names) != sorted(there):
             raise ValueError(
@@ -98,7 +100,11 @@ class Coupled:
     async def begin(self, step: int, layout: Layout) -> None:
         """A step is about to be submitted; waits for room in the flow's queue."""
         self._step = step
-        self._turn = await self.takes.begin(step, [part.node for part in layout.parts])
+        self._turn = await self.takes.begin(self._program, step, [part.node for part in layout.parts])
+
+    async def end(self, reason: str) -> None:
+        """No step comes any more; why not, if that was not to be."""
+        await self.takes.end(self._program, reason)
 
     def add(self, graph: Graph, layout: Layout, blocks: Sequence[Block]) -> list[Block]:
         """Add what the flow wants of the step; gives what is to be submitted with it."""
@@ -156,4 +162,4 @@ async def uncouple(all_coupled: Iterable[Coupled | None]) -> None:
     reason = "" if error is None else f"its program has ended: {type(error).__name__}: {error}"
     for coupled in all_coupled:
         if coupled is not None:
-            await coupled.takes.end(reason)
+            await coupled.end(reason)

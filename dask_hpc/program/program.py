@@ -101,7 +101,7 @@ class Program(Driver):
             flow, *fields = couple if isinstance(couple, (tuple, list)) and couple else (None,)
             if not hasattr(flow, "inside"):
                 raise TypeError(f"couple is {couple!r:.80}; needed: (flow, field, ...), a flow of rt.couple")
-            coupled = Coupled((flow.inside, tuple(fields)), self.size, self.dim)
+            coupled = Coupled((flow.inside, tuple(fields)), self.size, self.dim, self)
         phase = Phase("elastic", name, function, steps, halo, adapt, after, keep, coupled)
         return self._add(phase.checked(self.size))
 

@@ -26,11 +26,11 @@ with Stream(io, sys.argv[1], "w") as stream:
     for step in range(int(sys.argv[2])):
         stream.begin_step()
         field = step + np.arange(48.0).reshape(8, 6) / 1000
-        for begin, end in ((0, 3), (3, 8)):
+        for begin, end in ((0, 3), (3, 8))[: 1 if "gap" in sys.argv and step else 2]:
             stream.write("T", field[begin:end], [8, 6], [begin, 0], [end - begin, 6])
         stream.write("other", step)
         stream.end_step()
-    if len(sys.argv) > 3:
+    if "dies" in sys.argv:
         # once its reader has the steps
         sys.stdin.readline()
         os._exit(9)
@@ -99,6 +99,20 @@ async def test_a_field_that_is_otherwise_in_the_stream_is_named_with_both_and_fa
     )
     with pytest.raises(CouplingError, match="rank 0 is gone"):
         await anext(values)
+    await program.wait()
+    await flow.close()
+    await nothing_left(s, a)
+
+
+@live(workers=1, timeout=90)
+async def test_a_step_of_which_the_program_has_written_a_part_alone_is_not_handed_over(c, s, a, tmp_path):
+    T = {"T": (("y", "x"), (8, 6), "float64")}
+    flow, values, program, readers = await coupled(c, s, tmp_path, T, 2, "gap")
+    assert (await anext(values))[0] == 0
+    # the rows that are not there would be those of the step before
+    with pytest.raises(CouplingError, match="rank 0 is gone"):
+        await anext(values)
+    assert "ValueError 'T' has no block at y=3, x=0 in step 1 of the stream" in await said(readers[0])
     await program.wait()
     await flow.close()
     await nothing_left(s, a)

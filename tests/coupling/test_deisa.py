@@ -78,6 +78,8 @@ def program(comm):
         bridge.send("wind", chunk(0, 0), 3)
     with pytest.raises(CouplingError, match="carry no feedback"):
         bridge.get("dt", 0)
+    with pytest.raises(ValueError, match=r"step is 3\.5; allowed: a whole number"):
+        bridge.send("temperature", chunk(0, 0), 3.5)
     bridge.close(timestep=3)
 
 
@@ -135,6 +137,25 @@ async def test_a_program_that_ends_without_close_fails_its_flow(c, s, a, monkeyp
     await nothing_left(s, a)
 
 
+@live(workers=1, timeout=60)
+async def test_a_bridge_that_cannot_be_made_leaves_no_reader_waiting(c, s, a, monkeypatch):
+    monkeypatch.setenv("DEISA_DASK_SCHEDULER_ADDRESS", s.address)
+    rt = await dask_hpc.install(c)
+    flow = await rt.couple("T", {"T": (("x",), (2,), "float64")})
+    await flow.analyse(lambda ds: float(ds["T"].sum()), name="sum")
+    values = flow.results("sum", timeout=10)
+    said = {"global_shape": [2], "chunk_shape": [2], "chunk_position": [0]}
+    alone = Communicators(1).of(0)
+    with pytest.raises(CouplingError, match="there is no flow 'U'") as kept:
+        await asyncio.to_thread(Bridge, alone, {"T": said, "U": said}, timeout=0.2)
+    # though the program goes on, and keeps what was raised
+    with pytest.raises(CouplingError, match="rank 0 is gone without a word"):
+        await anext(values)
+    assert kept.value.__traceback__ is not None
+    await flow.close()
+    await nothing_left(s, a)
+
+
 async def _all(reader):
     return [each async for each in reader]
 
@@ -148,6 +169,10 @@ def test_what_a_bridge_cannot_be_made_of_is_said(monkeypatch):
     for said, why in (
         ({"global_shape": [2]}, "has global_shape; needed: global_shape, chunk_shape, chunk_position"),
         ({"global_shape": [2], "chunk_shape": [1], "chunk_position": [0, 0]}, "has 1, 1, 2 numbers"),
+        ({"global_shape": [2], "chunk_shape": [1.5], "chunk_position": [0]}, "shape of 'T' is 1.5; allowed"),
+        ({"global_shape": [2], "chunk_shape": [1], "chunk_position": [-1]}, "position of 'T' is -1"),
+        ({"global_shape": 2, "chunk_shape": [1], "chunk_position": [0]}, "global_shape of 'T' is 2"),
+        (7, "metadata of 'T' is 7; needed: a dict of "),
     ):
         with pytest.raises(ValueError, match=why):
             Bridge(alone, {"T": said})

@@ -247,6 +247,29 @@ async def test_a_program_that_ends_badly_says_so_to_the_readers_of_its_flow(c, s
 
 
 @live(workers=1, timeout=60)
+async def test_a_block_that_is_none_of_the_flows_fails_it_and_ends_the_program(c, s, a):
+    rt = await dask_hpc.install(c, "fcfs")
+    for bad, why in (
+        (lambda block: (block + 1)[:, :256], "step 1: block of 'T' has 256 indices along 'x'; allowed: 512"),
+        (lambda block: (block + 1).astype("float32"), "step 1: block of 'T' is of type float32; allowed: fl"),
+        (lambda block: xr.Dataset({"U": block}), "step 1: .*'T'"),
+    ):
+        flow = await rt.couple("heat", FIELDS)
+        await flow.analyse(total, name="total")
+        values = flow.results("total", timeout=30)
+        async with rt.job("heat", nodes=1) as job:
+            program = job.program(ROWS, "y").init(begin).elastic(bad, 99, couple=(flow, "T"))
+            run = asyncio.ensure_future(program.run())
+            with pytest.raises(CouplingError, match=why):
+                await anext(values)
+            with pytest.raises(CouplingError, match=why):
+                await run
+            await job.cancel()
+        await flow.close()
+        await handed_over_is_gone(s)
+
+
+@live(workers=1, timeout=60)
 async def test_a_flow_that_is_closed_while_a_step_begins_leaves_nothing(c, s, a, monkeypatch):
     rt = await dask_hpc.install(c, "fcfs")
     flow = await rt.couple("heat", FIELDS)
@@ -279,6 +302,9 @@ async def test_what_cannot_be_coupled_is_refused_and_a_flow_has_one_kind_of_prod
             with pytest.raises(ValueError, match=said):
                 job.program(size, dim).init(begin).elastic(advance, 1, couple=couple)
         await job.program(ROWS, "y").init(begin).elastic(advance, 1, couple=(flow, "T")).run()
+        with pytest.raises(CouplingError, match="has or had another program"):
+            # what a second program does at its next step: it would be taken for one of the first
+            await flow.inside.begin(object(), 9, [])
         async with producers(s, (0, 8)) as made:
             assert "that of a program on the cluster" in (await told(made[0]))["text"]
         await flow.close()

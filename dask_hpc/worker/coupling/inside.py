@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from distributed import get_worker
 
+from dask_hpc.errors import CouplingError
 from dask_hpc.wire import TAKEN
 from dask_hpc.worker.coupling.blocks import Block, Bundle, analysed
 from dask_hpc_policies.coupling.contract import Field
@@ -38,18 +39,27 @@ def bundled(fields: Sequence[Field], dim: str, start: int, step: int, block: Any
 
     Raises
     ------
-    ValueError
-        For a block that is none of the fields'.
+    CouplingError
+        For a block that is none of the fields': those of later steps will be none either.
     """
-    found = []
-    for field in fields:
-        labelled: xr.DataArray = block[field.name] if hasattr(block, "data_vars") else block
-        array = np.asarray(labelled.transpose(*field.dims).data).view()
-        array.flags.writeable = False
-        begin, _ = field.placed({dim: start}, array.shape, array.dtype.name)
-        found.append(Block(field.name, begin, array))
+    try:
+        found = tuple([_block(field, dim, start, block) for field in fields])
+    except (KeyError, TypeError, ValueError) as error:
+        raise CouplingError(f"step {step}: {error}") from error
     _note()
-    return Bundle(step, tuple(found))
+    return Bundle(step, found)
+
+
+def _block(field: Field, dim: str, start: int, block: Any) -> Block:
+    labelled: xr.DataArray = block[field.name] if hasattr(block, "data_vars") else block
+    array = np.asarray(labelled.transpose(*field.dims).data).view()
+    array.flags.writeable = False
+    begin, shape = field.placed({dim: start}, array.shape, array.dtype.name)
+    # along the program's dimension it was checked when it was computed
+    for name, count, whole in zip(field.dims, shape, field.shape, strict=True):
+        if name != dim and count != whole:
+            raise ValueError(f"block of {field.name!r} has {count} indices along {name!r}; allowed: {whole}")
+    return Block(field.name, begin, array)
 
 
 def _note() -> None:
