@@ -101,6 +101,21 @@ def test_why_a_node_stays_is_told_when_too_few_leave_and_not_after_it_has_left()
     asyncio.run(run())
 
 
+def test_what_was_let_go_by_name_is_not_asked_for_again_and_leaves_nothing() -> None:
+    async def run() -> None:
+        async with shrinkable(1) as made:
+            made.cluster.scale(3)
+            await made.size(3)
+            await made.cluster.scale_down([0])
+            assert made.names() == {"1", "2"}
+            # whoever looks from now on replaces nothing
+            assert made.cluster._excess("") == 0
+            await made.cluster._correct_state()
+            assert set(made.cluster._made) == {1, 2}
+
+    asyncio.run(run())
+
+
 class Pair(ProcessInterface):
     """Two workers that come and go together, as those of a batch job do."""
 
