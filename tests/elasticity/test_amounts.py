@@ -63,6 +63,9 @@ def test_a_release_lets_no_more_nodes_go_than_were_asked_for(constraint: str, co
                 assert len(made.scheduler.workers) == 4 - count
                 # what a job gives up beyond that, for a size that it may have, is idle
                 assert _held(made, job) == held
+                if held < 4 - count:  # and may leave the next time
+                    assert len((await made.cluster.ask("release", count=1))["released"]) == 1
+                    assert _held(made, job) == held
 
     asyncio.run(run())
 
@@ -79,6 +82,36 @@ def test_of_all_nodes_the_one_with_most_data_is_not_even_asked_to_leave() -> Non
             del small, large
             await until(lambda: not made.scheduler.tasks, "nobody wants anything")
             assert len((await made.cluster.scale(0, dry_run=True))["release"]) == 3
+
+    asyncio.run(run())
+
+
+def test_why_a_node_stays_is_told_when_too_few_leave_and_not_after_it_has_left() -> None:
+    async def run() -> None:
+        async with shrinkable(3) as made:
+            await made.cluster.pin(1)
+            answer = await made.cluster.ask("release", count=1)
+            assert (len(answer["released"]), answer["refused"]) == (1, {}), "enough have left"
+            answer = await made.cluster.ask("release", count=2)
+            assert set(answer["refused"]) == set(made.cluster.refused) == {"1"}
+            await made.cluster.unpin(1)
+            assert set((await made.cluster.ask("release", count=1))["released"]) == {"1"}
+            assert made.cluster.refused == {}
+
+    asyncio.run(run())
+
+
+def test_what_was_let_go_by_name_is_not_asked_for_again_and_leaves_nothing() -> None:
+    async def run() -> None:
+        async with shrinkable(1) as made:
+            made.cluster.scale(3)
+            await made.size(3)
+            await made.cluster.scale_down([0])
+            assert made.names() == {"1", "2"}
+            # whoever looks from now on replaces nothing
+            assert made.cluster._excess("") == 0
+            await made.cluster._correct_state()
+            assert set(made.cluster._made) == {1, 2}
 
     asyncio.run(run())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from functools import partial
 
 import pytest
 from distributed import Client
@@ -341,3 +342,20 @@ async def test_who_interrupts_the_declaration_of_a_job_leaves_none_behind(c, s, 
     await until(lambda: not announced, "the scheduler is told")
     (row,) = await rt.jobs()
     assert (row["state"], row["reason"]) == ("cancelled", "interrupted before it was submitted")
+
+
+def decided(s, job):
+    """Whether something has been decided about a job."""
+    return job.id in {row["job"] for row in engine(s).controller.decisions}
+
+
+@live(workers=2)
+async def test_what_a_job_waits_for_is_told_once_however_often_others_come_and_go(c, s, *workers):
+    rt = await dask_hpc.install(c, "fcfs")
+    async with rt.job("first", nodes=2) as first, rt.job("waits", nodes=2) as waits:
+        await started(s, first, 2)
+        for number in range(3):
+            async with rt.job(f"more-{number}", nodes=2) as more:
+                await until(partial(decided, s, more), "it waits, too")
+        held = [row["reason"] for row in await rt.decisions(job=waits.id) if row["result"] == "held"]
+        assert len(held) == len(set(held)) > 0

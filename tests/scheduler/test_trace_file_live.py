@@ -52,6 +52,25 @@ def records_in(path):
         return None
 
 
+@live(workers=2)
+async def test_a_path_that_is_changed_ends_one_file_and_begins_another(c, s, *workers):
+    folder = Path(str(workers[0].local_directory))
+    paths = [str(folder / "one.jsonl"), str(folder / "two.jsonl"), None]
+    rt = await dask_hpc.install(c, trace_path=paths[0])
+    for number, path in enumerate(paths):
+        await rt.update(trace_path=path)
+        async with rt.job(f"job{number}", nodes=1) as job:
+            assert await c.submit(inc, number) == number + 1
+        await job.wait(10)
+        # a file that has ended hears of nothing more
+        assert len(of(s).engine.state.listeners) == (path is not None)
+    await asleep(s)
+    for number, path in enumerate(paths[:2]):
+        jobs = {record.name for record in read_trace(path).records if isinstance(record, JobEvent)}
+        assert f"job{number}" in jobs
+        assert not jobs & {f"job{other}" for other in range(3) if other != number}
+
+
 @live()
 async def test_a_path_that_cannot_be_written_is_refused_and_changes_nothing(c, s, *workers):
     with pytest.raises(TraceError, match=r"/proc/nowhere/trace.jsonl.*hpc\.trace\.path"):

@@ -166,6 +166,21 @@ async def test_a_job_that_comes_as_the_runtime_goes_to_sleep_waits_for_no_silent
     assert {future.status for future in futures} == {"cancelled"}
 
 
+@live(workers=2)
+async def test_uninstall_waits_for_no_answer_of_a_worker_that_has_gone(c, s, a, b):
+    rt = await dask_hpc.install(c)
+    job = await rt.job("main", nodes=1).activate()
+    await started(s, job, 1)
+    overflow = engine(s).overflow
+    # it was asked for a task that waits there, and goes before it has answered
+    overflow._requests[0] = ("task", b.address, 1)
+    assert overflow.waiting
+    await b.close()
+    await until(lambda: b.address not in s.workers, "it has gone")
+    await within(rt.uninstall())
+    assert not overflow.waiting
+
+
 @live()
 async def test_leaving_the_context_of_a_job_after_uninstall_does_no_harm(c, s, *workers):
     """Nothing of ours is left to hear the closing messages; the connection of the client must not mind."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from fake_queue import FakeQueue
 from helpers import engine, live, started, until
 
 import dask_hpc
+from dask_hpc.scheduler.leaving.sooner import Sooner
 from dask_hpc.scheduler.tables.walltimes import Walltimes
 from dask_hpc.wire import WORKER_PLUGIN
 
@@ -97,6 +99,29 @@ def test_one_question_for_all_jobs_every_so_often_and_what_cannot_be_asked_stays
         assert caplog.text.count("another time limit is not known") == 1
 
     asyncio.run(asked())
+
+
+def test_who_ends_sooner_than_it_knows_is_emptied_a_margin_before_its_end_and_asked_once() -> None:
+    asked: list[tuple[str, float, str]] = []
+
+    async def depart(address: str, within_s: float, why: str) -> None:
+        asked.append((address, within_s, why))
+
+    def due(before_s: float) -> dict[str, float]:
+        return {"late": 115.0} if before_s > 115.0 else {}
+
+    async def ticks() -> None:
+        state: Any = SimpleNamespace(
+            settings=SimpleNamespace(walltime_notice_s=10.0, walltime_margin_s=4.0),
+            nodes=SimpleNamespace(sooner=due),
+        )
+        sooner = Sooner(state, depart)
+        for now_s in (100.0, 102.0, 103.0, 104.0):
+            sooner.tick(now_s)
+            await asyncio.gather(*sooner._going.values())
+
+    asyncio.run(ticks())
+    assert asked == [("late", 9.0, "its walltime ends")]
 
 
 @live(workers=2, config=SOON)

@@ -17,7 +17,7 @@ from dask_hpc.sim.model.pool import Pool
 from dask_hpc.sim.model.power import NodePower
 from dask_hpc.sim.what_if import engine_from, simulate_from
 from dask_hpc.trace.files import Trace, read_trace
-from dask_hpc.trace.records import Header
+from dask_hpc.trace.records import Header, JobEvent, NodeEvent, Pass
 from dask_hpc.trace.replay import replay
 from dask_hpc.trace.runs import job_runs
 from dask_hpc.trace.state import snapshot_at
@@ -269,6 +269,31 @@ def test_walltimes_run_down_between_two_passes_of_a_trace(tmp_path: Path) -> Non
     simulate(work, "fcfs", trace=tmp_path / "t.jsonl")
     view = snapshot_at(read_trace(tmp_path / "t.jsonl"), 60.0 - 10.0)
     assert {one.walltime_left_s for one in view.nodes} == {50.0}
+
+
+def test_between_two_passes_of_a_trace_what_was_told_since_has_happened() -> None:
+    seen = replace(
+        VIEW, jobs=(replace(RUNNING, restart_s=70.0), WAITING), returns_s=(110.0, 130.0),
+        nodes=(node("n0", "r", 60.0), node("n7", None, 5.0)),
+    )  # fmt: skip
+    records = (
+        NodeEvent(t_s=90.0, nodes=tuple(f"n{i}" for i in range(8))),
+        Pass(policy={"policy": "fcfs", "params": {}}, snapshot=seen, decision=Decision()),
+        # a node fails, and its job has to begin anew; two others come
+        NodeEvent(t_s=104.0, nodes=("n0",), job="r", state="lost"),
+        JobEvent(t_s=104.0, job="r", state="pending"),
+        NodeEvent(t_s=105.0, nodes=("n8", "n9")),
+        JobEvent(t_s=106.0, job="w", state="running", nodes=4),
+        JobEvent(t_s=115.0, job="w", state="completed"),
+    )
+    view = snapshot_at(Trace("t", Header(), records), 110.0)
+    stopped, runs = view.jobs
+    assert (stopped.state, stopped.nodes, stopped.remaining_s) == ("pending", 0, 70.0)
+    assert (stopped.restart_s, stopped.interrupted_s) == (None, 104.0)
+    assert (runs.state, runs.nodes, runs.start_s, runs.remaining_s) == ("running", 4, 106.0, 6.0)
+    assert view.idle_nodes == 8 - 1 + 2 - 4
+    assert [one.walltime_left_s for one in view.nodes] == [50.0, 0.0]
+    assert view.returns_s == (130.0,)
 
 
 def test_resizes_cost_what_the_snapshot_has_measured() -> None:

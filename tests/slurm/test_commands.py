@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import time
 from collections.abc import Awaitable, Callable
@@ -150,3 +151,23 @@ def test_a_job_that_may_not_be_cancelled_is_told(tmp_path: Path) -> None:
         asyncio.run(commands.scancel([1, 2, 3], environment={"PATH": search(tmp_path)}))
     assert "job id 2: Access/permission denied" in str(caught.value)
     assert "job id 1" not in str(caught.value)
+
+
+def test_ends_are_told_of_jobs_that_have_begun_by_the_number_in_their_environment(tmp_path: Path) -> None:
+    # number, id, state, limit and end, as squeue shows them; a job that waits has the end that is expected
+    shown = [
+        ("7", "7", "RUNNING", "1:00:00", "5000"),
+        ("8", "8", "PENDING", "1:00:00", "9000"),
+        ("9", "9", "RUNNING", "UNLIMITED", "N/A"),
+        ("11", "10_1", "RUNNING", "1:00:00", "6000"),
+        ("12", "10_2", "RUNNING", "1:00:00", "7000"),
+        ("13", "13", "COMPLETING", "1:00:00", "N/A"),
+    ]
+    rows = [
+        f"{number}|{id}|p|u|{state}|1|n1|{limit}|N/A|1000|2000|{end}|None|j"
+        for number, id, state, limit, end in shown
+    ]
+    fake(tmp_path, "squeue", "\n".join(f"echo '{row}'" for row in rows))
+    asked = ["7", "8", "9", "11", "13", "14"]
+    found = asyncio.run(commands.job_ends_s(asked, environment={"PATH": search(tmp_path)}))
+    assert found == {"7": 5000.0, "9": math.inf, "11": 6000.0}
