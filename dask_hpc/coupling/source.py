@@ -31,8 +31,8 @@ T = TypeVar("T")
 #: How soon one asks again for what is not there yet, in seconds: later each time, up to a most; and how long
 #: what was interrupted may take to end.
 _AGAIN_S, _LATER, _AGAIN_MOST_S, _ENDS_S = 0.05, 1.5, 2.0, 1.0
-#: Ranks that a flow may have.
-_RANKS = 2**20
+#: Ranks that a flow may have; letters of why one has failed.
+_RANKS, _WHY = 2**20, 500
 
 
 class Source:
@@ -122,12 +122,15 @@ class Source:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: Any, *error: Any) -> None:
-        # what is gone without a word has failed
+    def __exit__(self, kind: Any, error: Any, *where: Any) -> None:
         if kind is None:
             self.close()
-        else:
-            self._abort()
+            return
+        if self._comm is not None:
+            with suppress(Exception):  # what is gone without a word has failed, too
+                why = f"{type(error).__name__}: {error}"[:_WHY]
+                self._run(lambda: asyncio.wait_for(self._comm.write({"op": "fail", "why": why}), _ENDS_S))
+        self._abort()
 
     def send(self, step: int, blocks: Mapping[str, Any], at: Mapping[str, int] | None = None) -> bool:
         """Hand over this process's blocks of a step; the arrays are the caller's again when it returns.

@@ -192,3 +192,16 @@ def test_keys_that_json_has_nothing_like_are_none() -> None:
     assert as_json(("a", 1, ("b", 2.5))) == ["a", 1, ["b", 2.5]]
     for key in (float("nan"), ("a", float("nan")), True, b"a", np.int64(1)):
         assert as_json(key) is None
+
+
+def test_a_store_in_somebodys_home_is_no_folder_called_so_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    field = da.arange(20, chunks=6)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    path = Path(save(field, "~/store").path)
+    assert path.is_relative_to(tmp_path / "home" / "store")
+    found = open_checkpoint("~/" + str(path.relative_to(tmp_path / "home")))
+    np.testing.assert_array_equal(found.compute(scheduler="sync"), field.compute(scheduler="sync"))
+    assert [each.name for each in tmp_path.iterdir()] == ["home"]

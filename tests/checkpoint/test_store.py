@@ -22,7 +22,6 @@ from dask_hpc.checkpoint.blocks import read_block, write_block, write_blocks
 from dask_hpc.checkpoint.describe import describe
 from dask_hpc.checkpoint.draft import Draft
 from dask_hpc.checkpoint.inside import sync_folder
-from dask_hpc.checkpoint.opening import open_checkpoint
 from dask_hpc.checkpoint.plan import Written
 from dask_hpc.checkpoint.store import ABANDONED_S, Store
 from dask_hpc.clock import epoch_s
@@ -77,18 +76,6 @@ def test_a_name_that_could_be_another_folder_is_refused(tmp_path: Path, name: An
         with pytest.raises(ValueError, match="is no name for a checkpoint; allowed"):
             call()
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_store_in_somebodys_home_is_no_folder_called_so_here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.chdir(tmp_path)
-    path = Path(save(FIELD, "~/store").path)
-    assert path.is_relative_to(tmp_path / "home" / "store")
-    found = open_checkpoint("~/" + str(path.relative_to(tmp_path / "home")))
-    np.testing.assert_array_equal(found.compute(scheduler="sync"), FIELD.compute(scheduler="sync"))
-    assert [each.name for each in tmp_path.iterdir()] == ["home"]
 
 
 def test_the_second_of_two_writers_does_not_replace_what_it_has_not_seen(tmp_path: Path) -> None:

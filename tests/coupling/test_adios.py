@@ -97,7 +97,7 @@ async def test_a_field_that_is_otherwise_in_the_stream_is_named_with_both_and_fa
     assert text.startswith(
         "ValueError 'T' is of shape (8, 6) and type float64 in the stream; allowed: (8, 7)"
     )
-    with pytest.raises(CouplingError, match="rank 0 is gone"):
+    with pytest.raises(CouplingError, match=r"rank 0 has ended with ValueError: 'T' is of shape \(8, 6\)"):
         await anext(values)
     await program.wait()
     await flow.close()
@@ -110,7 +110,7 @@ async def test_a_step_of_which_the_program_has_written_a_part_alone_is_not_hande
     flow, values, program, readers = await coupled(c, s, tmp_path, T, 2, "gap")
     assert (await anext(values))[0] == 0
     # the rows that are not there would be those of the step before
-    with pytest.raises(CouplingError, match="rank 0 is gone"):
+    with pytest.raises(CouplingError, match="rank 0 has ended with ValueError: 'T' has no block at y=3"):
         await anext(values)
     assert "ValueError 'T' has no block at y=3, x=0 in step 1 of the stream" in await said(readers[0])
     await program.wait()
@@ -124,7 +124,7 @@ async def test_a_program_that_is_lost_fails_the_flow_of_its_stream(c, s, a, tmp_
     flow, values, program, readers = await coupled(c, s, tmp_path, T, 1, "dies")
     assert (await anext(values))[0] == 0
     program.kill()
-    with pytest.raises(CouplingError, match="rank 0 is gone"):
+    with pytest.raises(CouplingError, match=r"rank 0 has ended with .*the program that writes the stream"):
         await anext(values)
     assert (await said(readers[0])).startswith("CouplingError the program that writes the stream was lost")
     await program.wait()

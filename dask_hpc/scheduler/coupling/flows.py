@@ -297,8 +297,9 @@ class Flows:
         return {"kept": True, "room": room}
 
     async def flow_left(
-        self, flow: str, rank: int, closed: bool, sent: int | None, unasked: tuple[int, int] | None = None
-    ) -> bool:
+        self, flow: str, rank: int, closed: bool, sent: int | None,
+        unasked: tuple[int, int] | None = None, why: str = "",
+    ) -> bool:  # fmt: skip
         """A producer is not connected any more; whether its flow goes on.
 
         Parameters
@@ -307,6 +308,8 @@ class Flows:
             The last step that it has sent over this worker.
         unasked
             A step that its place has taken without asking, and its turn.
+        why
+            What it has failed by, if it could say so.
         """
         if (found := self._by_id.get(flow)) is None or found.failed or found.turns is None:
             return False
@@ -316,7 +319,8 @@ class Flows:
         it.left, found.gone[rank] = True, sent
         lacking = found.turns.lacking(it.place, sent)
         if not closed:
-            found.fail(f"flow {found.name!r} has failed: rank {rank} is gone without a word")
+            said = f"has ended with {why}" if why else "is gone without a word"
+            found.fail(f"flow {found.name!r} has failed: rank {rank} {said}")
         elif lacking is not None:
             found.fail(f"flow {found.name!r} has failed: rank {rank} has left without step {lacking}")
         elif found.over():

@@ -61,7 +61,7 @@ class Receiver:
         # the same for all of them
         there = self._places.setdefault((flow, place), Place(flow, place, frozenset(members)))
         there.drop(last, rank, again)
-        producer, closed = _Producer(comm, rank, last), False
+        producer, closed, why = _Producer(comm, rank, last), False, ""
         there.left.discard(rank)
         try:
             await self._tell("flow_connected", flow=flow, rank=rank, worker=self._worker.address)
@@ -70,6 +70,9 @@ class Receiver:
                 message = await producer.read()
                 if message["op"] == "close":
                     closed = True
+                    break
+                if message["op"] == "fail":
+                    why = message["why"]
                     break
                 if message["op"] == "hold":
                     there.hold(rank, message["held"])
@@ -94,7 +97,7 @@ class Receiver:
             producer.end()
             there.hold(rank, False)
             there.left.add(rank)
-            going = await self._left(there, rank, closed, producer.sent)
+            going = await self._left(there, rank, closed, producer.sent, why)
             if not going:
                 # others may not ask for long, and what they wait for refers to this
                 there.steps.clear()
@@ -111,8 +114,8 @@ class Receiver:
         for place in self._places.values():
             place.over |= place.flow == flow
 
-    async def _left(self, place: Place, rank: int, closed: bool, sent: int | None) -> bool:
-        """Say that a producer has left; whether its flow goes on."""
+    async def _left(self, place: Place, rank: int, closed: bool, sent: int | None, why: str) -> bool:
+        """Say that a producer has left, and why if it has failed; whether its flow goes on."""
         # whoever sends now has to ask: some steps can never be whole any more
         place.next = None
         if self._worker.status not in (Status.running, Status.paused):
@@ -121,7 +124,9 @@ class Receiver:
             # who is gone without a word has failed, whatever is still to be told
             for task in list(self._running) if closed else ():
                 await asyncio.wait([task])
-            arguments = {"rank": rank, "closed": closed, "sent": sent, "unasked": place.unasked}
+            arguments = {
+                "rank": rank, "closed": closed, "sent": sent, "unasked": place.unasked, "why": why
+            }  # fmt: skip
             return bool(await self._tell("flow_left", flow=place.flow, **arguments))
         except (DaskHPCError, OSError) as error:
             name = place.flow
