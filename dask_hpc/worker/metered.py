@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from distributed.metrics import context_meter
 from zarr.abc.store import Store
-from zarr.storage import FsspecStore, LocalStore, WrapperStore
+from zarr.storage import FsspecStore, LocalStore, WrapperStore, ZipStore
 
 from dask_hpc.wire import IO_METRIC, IO_SECONDS
 from dask_hpc.worker.io.mounts import mount_of
@@ -46,8 +46,8 @@ def metered(store: Any, target: str | None = None) -> MeteredStore:
         A Zarr store (also of fsspec, or of icechunk), the path of a folder, or a URL or a mapper of fsspec.
     target
         What it is a part of, as far as bandwidth is shared: stores of one target are counted together. None:
-        the mount of a folder; protocol and bucket of a store of fsspec; else the class of the store. Of a
-        store that is metered already: what was said of it.
+        the mount of a folder or a zip file; protocol and bucket of a store of fsspec; else the class of the
+        store, inside what wraps it. Of a store that is metered already: what was said of it.
 
     Raises
     ------
@@ -65,14 +65,14 @@ def metered(store: Any, target: str | None = None) -> MeteredStore:
         )
     if target is not None and not isinstance(target, str):
         raise TypeError(f"target is {target!r}; allowed: text, or None")
-    if target is not None and not target.strip():
-        raise ValueError(f"target is {target!r}; allowed: any text, such as 'scratch'")
+    if target is not None and (not target.strip() or _told(target) != target):
+        raise ValueError(f"target is {target!r}; allowed: any text that UTF-8 can say, such as 'scratch'")
     if isinstance(store, MeteredStore):
         if target is None:
             return store
         store = store._store
     kind, place = _whereabouts(store)
-    return MeteredStore(store, place if target is None else target, kind)
+    return MeteredStore(store, _told(place) if target is None else target, kind)
 
 
 def _opened(store: Any) -> Any:
@@ -88,10 +88,19 @@ def _opened(store: Any) -> Any:
     return store
 
 
+def _told(text: str) -> str:
+    """A text as heartbeats can tell it: a worker with one that cannot be sent would be taken for lost."""
+    return text.encode(errors="replace").decode()
+
+
 def _whereabouts(store: Store) -> tuple[str, str]:
     """Kind of the file system that a store is on, and what shares its bandwidth."""
+    while isinstance(store, WrapperStore) and not isinstance(store, MeteredStore):
+        store = store._store
     if isinstance(store, LocalStore):
         return mount_of(Path(store.root))
+    if isinstance(store, ZipStore):
+        return mount_of(Path(store.path))
     if not isinstance(store, FsspecStore):
         return _NO_FILES, type(store).__name__
     protocols = store.fs.protocol
@@ -152,7 +161,8 @@ class MeteredStore(WrapperStore[Store]):
                 context_meter.digest_metric(IO_SECONDS, anywhere, "seconds")
 
     def _tell(self, what: str, nbytes: int) -> None:
-        if self.kind != _NO_FILES:
+        # what is told to nobody (a thread that a task has started knows nothing of it) is not known
+        if self.kind != _NO_FILES and context_meter._callbacks.get():
             through_files.add(what, nbytes)
         context_meter.digest_metric(f"{IO_METRIC} {what} {self.kind} {self.target}", nbytes, "bytes")
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 from distributed import Client
@@ -10,6 +13,7 @@ from distributed.utils_test import inc
 from outside import PATIENCE_S, until, workers
 
 import dask_hpc
+from dask_hpc.deploy.pooled import PoolAdaptive
 
 POOLS = {
     "staging": {"n_workers": 1, "role": "staging", "threads_per_worker": 2, "env": {"IN_POOL": "staging"}},
@@ -94,3 +98,29 @@ def test_a_worker_that_leaves_without_having_come_does_not_end_what_the_cluster_
         cluster.loop.add_callback(watch.remove_worker, cluster.scheduler, "inproc://nobody")
         cluster.scale(2)
         until(lambda: len(cluster.scheduler_info["workers"]) == 2, "it hears of the other one")
+
+
+def test_a_cluster_that_follows_the_load_by_one_pool_lets_none_of_the_others_go():
+    class Three(PoolAdaptive):
+        """Of the workers a, b and gpu-0, of another pool, one is asked for."""
+
+        def __init__(self):
+            vars(self).update(leaving=set(), _kept_until_s={}, _young=set(), _hold_s=0.0)
+            self.interval, self.wait_count, self.close_counts = 1.0, 1, Counter()
+            self._workers_to_close_kwargs, self.worker_key = {}, None
+
+        def __del__(self):
+            """It never ran."""
+
+    async def all_of_them(**how):
+        # whose workers they are the scheduler does not know
+        return ["gpu-0", "a", "b"]
+
+    adaptive = Three()
+    adaptive.cluster = SimpleNamespace(
+        observed={"a", "b", "gpu-0"},
+        expiring=set(),
+        elsewhere=lambda: {"gpu-0"},
+        scheduler_comm=SimpleNamespace(workers_to_close=all_of_them),
+    )
+    assert asyncio.run(adaptive.workers_to_close(1)) == ["a"]

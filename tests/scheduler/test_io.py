@@ -343,6 +343,7 @@ def test_it_travels_and_is_equal_to_its_like(tmp_path):
         (5, None, TypeError, "allowed: a Zarr store"),
         (MemoryStore(), 5, TypeError, "allowed: text"),
         (MemoryStore(), " ", ValueError, "allowed: any text"),
+        (MemoryStore(), "a\udcffb", ValueError, "allowed: any text that UTF-8 can say"),
     ],
 )
 def test_what_cannot_be_metered_is_refused_with_what_can(store, target, error, text):

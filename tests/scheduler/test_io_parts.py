@@ -5,16 +5,21 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import Counter
+from threading import Thread
 from types import SimpleNamespace
 
+import numpy as np
+import zarr
 from distributed.metrics import context_meter
 from zarr.core.buffer import default_buffer_prototype
-from zarr.storage import MemoryStore
+from zarr.storage import LocalStore, LoggingStore, MemoryStore, ZipStore
 
 from dask_hpc.scheduler.internals.span_metrics import executed
 from dask_hpc.scheduler.io.learned import Learned, Run
 from dask_hpc.wire import IO_METRIC
 from dask_hpc.worker.io import counters
+from dask_hpc.worker.io.mounts import mount_of
+from dask_hpc.worker.io.rest import through_files
 from dask_hpc.worker.metered import metered
 from dask_hpc_policies.model import JobRequest
 
@@ -30,6 +35,46 @@ def test_bytes_are_of_the_latest_file_that_was_opened_for_them(monkeypatch):
 
     assert (places(opened), places(opened[::-1])) == (["/in", "/out"], ["/in", "/out"])
     assert (places(both[:1]), places([])) == (["/both", "/both"], ["unknown", "unknown"])
+
+
+def test_only_the_latest_files_of_a_task_are_remembered():
+    def many():
+        for _ in range(100):
+            with open(os.devnull):
+                pass
+        return len(counters._here.opened)
+
+    counters.listen()
+    assert counters.counted(many, counters.Moved()) == counters._MOST_FILES
+
+
+def test_what_is_written_to_a_file_is_of_its_mount_whatever_kind_of_store_writes_it(tmp_path):
+    stores = [
+        ZipStore(tmp_path / "a.zip", mode="w"),
+        LoggingStore(LocalStore(tmp_path / "b"), log_level="ERROR"),
+        LoggingStore(ZipStore(tmp_path / "c.zip", mode="w"), log_level="ERROR"),
+    ]
+    for store in map(metered, stores):
+        moved, before = Counter(), through_files.write
+        with context_meter.add_callback(lambda name, number, unit, moved=moved: moved.update({name: number})):
+            zarr.save_array(store, np.ones(1000))
+        store.close()
+        kind, place = mount_of(tmp_path)
+        # what is known is not counted once more as what the process's other threads move
+        assert through_files.write - before == moved[f"{IO_METRIC} write {kind} {place}"] > 0
+
+
+def test_what_is_told_to_no_task_is_not_known(tmp_path):
+    def save():
+        # a thread of the user's knows nothing of the task that has started it
+        thread = Thread(target=zarr.save_array, args=(metered(tmp_path), np.ones(1000)))
+        thread.start()
+        thread.join()
+
+    before = through_files.write
+    with context_meter.add_callback(lambda name, number, unit: None):
+        save()
+    assert through_files.write == before
 
 
 def test_a_value_that_is_there_is_not_written_again():

@@ -5,9 +5,12 @@ The commands only pretend here: jobs are never started, and the workers that are
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections import Counter, deque
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import dask
@@ -224,3 +227,38 @@ def test_an_adaptive_cluster_does_not_call_an_sbatch_that_fails_for_ever(
         until(lambda: made.asked > looked + 5, "it looks again")
         assert submitted(tmp_path) == 3
         assert caplog.text.count("could not be started") == 3
+
+
+def test_jobs_without_a_worker_are_in_a_row_only_until_one_has_a_worker() -> None:
+    class Compared(reconcile.Reconciled):
+        """Jobs a, b and c in one pool, without Slurm: a worker of a is there."""
+
+        def __init__(self) -> None:
+            vars(self).update(_come=set(), _begun=set(), _expiring={}, pools={"": None}, workers={})
+            self._failures, self.waits_s = Counter({"": reconcile.FAILURES - 1}), {"": deque()}
+            self._wanted, self.worker_spec = {"": 3}, dict.fromkeys("abc")
+
+        async def _there(self) -> set[str]:
+            return {"a"}
+
+        def _workers_of(self, spec: str) -> list[str]:
+            return [spec]
+
+        def _pool_of(self, spec: str) -> str:
+            return ""
+
+        def _grow(self, pool: str) -> None:
+            """None comes in place of those that have ended."""
+
+        def _job(self, pool: str) -> Any:
+            return SimpleNamespace(log_directory=None)
+
+        async def _open(self) -> None:
+            """Nothing is submitted."""
+
+    cluster: Any = Compared()
+    row = SimpleNamespace(state="RUNNING", submit_s=1.0, end_s=None)
+    asyncio.run(cluster._compare({"1": "a", "2": "b"}, {"1": row}))
+    # else it would be the last of too many, and fewer would be asked for
+    assert (cluster._failures[""], cluster._wanted[""]) == (1, 3)
+    assert set(cluster.worker_spec) == {"a", "c"}

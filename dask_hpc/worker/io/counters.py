@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from resource import RUSAGE_THREAD, getrusage
@@ -95,7 +96,7 @@ class _Here(threading.local):
     """Of one thread that runs tasks: its counters, open as long as it lives, and what its task has opened."""
 
     counts: Callable[[], Counts] | None = None
-    opened: list[tuple[Any, ...]] | None = None
+    opened: deque[tuple[Any, ...]] | None = None
 
 
 _here = _Here()
@@ -135,7 +136,7 @@ def counted(function: Callable[[], Any], moved: Moved) -> Any:
         except OSError:  # too many files are open
             return function()
     before, began, used = look(), perf_counter(), getrusage(RUSAGE_THREAD).ru_utime
-    opened: list[tuple[Any, ...]] = []
+    opened: deque[tuple[Any, ...]] = deque(maxlen=_MOST_FILES)
     _here.opened = opened
     try:
         return function()
@@ -155,9 +156,9 @@ def counted(function: Callable[[], Any], moved: Moved) -> Any:
                 moved.written_to = _place(opened, writing=True)
 
 
-def _place(opened: list[tuple[Any, ...]], *, writing: bool) -> tuple[str, str]:
+def _place(opened: Sequence[tuple[Any, ...]], *, writing: bool) -> tuple[str, str]:
     """Where the latest file is that was opened for this; files that others opened: where all of them are."""
-    for path, _, flags in reversed(opened[-_MOST_FILES:]):
+    for path, _, flags in reversed(opened):
         access = flags & os.O_ACCMODE
         fits = access != os.O_RDONLY if writing else access != os.O_WRONLY
         if fits and (found := mount_of_file(path)) is not None:
