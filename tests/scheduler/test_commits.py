@@ -263,6 +263,23 @@ async def test_a_version_that_is_given_up_while_it_is_begun_leaves_nothing(c, s,
 
 
 @pytest.mark.errors("no new version")
+@live(workers=1)
+async def test_a_commit_of_a_runtime_that_was_uninstalled_is_none_of_the_next_one(c, s, a, tmp_path):
+    rt, gate = await dask_hpc.install(c), Gate()
+    waiting = c.submit(through, 1, gate)
+    mine = await rt.checkpoint(waiting, "mine", store=tmp_path, wait=False)
+    assert (await mine.status())["name"] == "mine"
+    await rt.uninstall()
+    rt = await dask_hpc.install(c)
+    await rt.checkpoint(await c.scatter(array(1)), "other", store=tmp_path)
+    with pytest.raises(ValueError, match="not known"):
+        await mine.wait()
+    assert (mine.name, mine.path) == ("mine", None)
+    gate.open()
+    await waiting
+
+
+@pytest.mark.errors("no new version")
 @live(workers=2)
 async def test_what_is_lost_before_it_is_in_any_version_is_said_to_be_lost(c, s, a, b, tmp_path, monkeypatch):
     rt = await dask_hpc.install(c)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import uuid
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -62,7 +63,8 @@ class Commits:
         self._turns: dict[tuple[str | None, str], asyncio.Lock] = {}
         #: Of what is asked for every so often, by folder and name, the newest is remembered.
         self._repeated: set[tuple[str | None, str]] = set()
-        self._last = 0
+        #: One that is installed again begins elsewhere: it knows no commits of the one before.
+        self._last = uuid.uuid4().int >> 80
 
     def methods(self) -> Mapping[str, Method]:
         """What clients may call."""
