@@ -46,7 +46,7 @@ async def test_writers_are_held_to_the_tokens_learned_and_what_needs_none_passes
     store = make(Path(a.local_directory) / "z", chunks)
     metered = dask_hpc.metered(store, "shared")
     gate = engine(s).admission.gate
-    target = ("store", "shared")
+    target = (metered.kind, "shared")
     gate.limits = Kept()
     async with beating(a):
         async with rt.job("writer", nodes=1) as job:
