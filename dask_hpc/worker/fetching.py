@@ -107,8 +107,7 @@ async def ask(pool: Any, address: str, op: str, within_s: float = _ANSWER_S, **a
             answer = await _answer(pool, address, getattr(pool(address), op)(**arguments), within_s)
             break
         except ManagerSilentError:
-            _silent[address] = time.monotonic(), None
-            raise
+            raise hangs(address) from None
         except OSError as error:
             # connections to one that was started anew since then are found closed one by one
             if last or isinstance(error, TimeoutError):
@@ -184,6 +183,12 @@ def listens(address: str) -> None:
 def is_silent(address: str) -> None:
     """A manager is known not to answer: it is not asked for a while."""
     _silent.setdefault(address, (time.monotonic(), f"the manager at {address} did not answer a moment ago"))
+
+
+def hangs(address: str) -> ManagerSilentError:
+    """A manager is known to hang: it is not asked for a while. Gives the error that says so."""
+    _silent[address] = time.monotonic(), None
+    return ManagerSilentError(patience().why(address))
 
 
 def silent() -> dict[str, float]:

@@ -21,7 +21,7 @@ from distributed.system import MEMORY_LIMIT
 from dask_hpc.checkpoint.blobs import Home
 from dask_hpc.checkpoint.disk import SPARE_BYTES, usable_folder
 from dask_hpc.errors import CheckpointError
-from dask_hpc.worker.fetching import ManagerSilentError, ask, listens, patience
+from dask_hpc.worker.fetching import ManagerSilentError, ask, hangs, is_open, listens, patience
 from dask_hpc.worker.host_process import HostProcess
 from dask_hpc.worker.manager import LISTENS, SECURITY, WANTED
 
@@ -29,6 +29,8 @@ logger = logging.getLogger("distributed.dask_hpc.managers")
 
 #: A manager listens by then, in seconds; how often one looks.
 _STARTS_S, _LOOK_S = 30.0, 0.02
+#: One that is there takes a connection by then, in seconds.
+_OPEN_S = 1.0
 #: One that was started and does not run is started anew, in seconds.
 _AGAIN_S = 3.0
 #: One that was killed and does not come up is tried again after that, twice that and so on, in seconds.
@@ -151,7 +153,7 @@ async def reserved(
     CheckpointError
         When there is none, or no room, or the version is given up.
     """
-    deadline_s = time.monotonic() + _STARTS_S
+    began_s = time.monotonic()
     while True:
         where = await home()
         try:
@@ -162,8 +164,12 @@ async def reserved(
         except ManagerSilentError:
             raise
         except OSError:
+            waited_s = time.monotonic() - began_s
+            # who has no connection yet, and hangs, takes one and says nothing; one that is gone takes none
+            if waited_s >= patience().silence_s and await is_open(where.address, _OPEN_S):
+                raise hangs(where.address) from None
             # one that was killed a moment ago seems to be there until it is gone
-            if time.monotonic() > deadline_s:
+            if waited_s > _STARTS_S:
                 raise
             listens(where.address)
             await asyncio.sleep(_LOOK_S)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import socket
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from distributed.core import ConnectionPool
 
+from dask_hpc.checkpoint.blobs import Home
 from dask_hpc.checkpoint.segments import Segments
 from dask_hpc.errors import CheckpointError
-from dask_hpc.worker import reservations
+from dask_hpc.worker import fetching, managers, reservations
+from dask_hpc.worker.fetching import ManagerSilentError, Patience, listens, silent
 from dask_hpc.worker.reservations import Reservations
 
 ONE, OTHER = "1" * 32, "2" * 32
@@ -153,3 +158,28 @@ def test_a_note_of_what_is_not_there_any_more_says_nothing(tmp_path: Path) -> No
     assert not gone.exists()
     assert again.end(ONE, []) == []
     assert there not in segments.names()
+
+
+def test_a_manager_that_hangs_before_it_is_connected_to_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetching, "_CONNECT_S", 0.1)
+    monkeypatch.setattr(fetching._known, "patience", Patience(0.5, 60.0))
+
+    async def asked(address: str) -> None:
+        async def home() -> Home:
+            return Home(address, "")
+
+        pool = await ConnectionPool()
+        try:
+            await asyncio.wait_for(managers.reserved(pool, home, 1), 10.0)
+        finally:
+            await pool.close()
+
+    # the system takes connections for a process that stands still
+    with socket.create_server(("127.0.0.1", 0)) as hung:
+        address = f"tcp://127.0.0.1:{hung.getsockname()[1]}"
+        try:
+            with pytest.raises(ManagerSilentError, match=f"{address} has not answered within 0.5 s"):
+                asyncio.run(asked(address))
+            assert address in silent()
+        finally:
+            listens(address)
