@@ -97,6 +97,8 @@ def unpickled(data: Any, trusted: bool) -> np.dtype[Any]:
         return np.dtype(object)
     if not isinstance(data, dict):
         return from_json(data)
+    if data.keys() != {_PICKLED}:
+        raise ValueError(f"{data!r:.80} is no dtype")
     if not trusted:
         raise ValueError("a dtype that is pickled can run any code; open it with allow_pickle=True")
     from distributed.protocol.serialize import deserialize_bytes

@@ -15,6 +15,7 @@ import zarr
 from dtypes import CHANCE, FIELDS, ORDERED, OTHERS, TEXTS, TIMES, WORDS, numbers
 from saved import save
 
+from dask_hpc.checkpoint.dtypes import unpickled
 from dask_hpc.checkpoint.opening import open_checkpoint
 from dask_hpc.checkpoint.store import Store
 from dask_hpc.checkpoint.verify import verify
@@ -53,6 +54,12 @@ def test_text_with_gaps_comes_back_in_an_array_and_in_a_variable(tmp_path: Path)
     for each in (found, variable.data):
         assert each.dtype == each.compute(scheduler="sync").dtype == values.dtype
         assert each.compute(scheduler="sync").tolist() == ["abc", None, "d"]
+
+
+def test_what_is_no_pickled_dtype_or_is_not_trusted_is_refused() -> None:
+    for data, said in (({"other": ""}, "is no dtype"), ({"pickle": ""}, "allow_pickle=True")):
+        with pytest.raises(ValueError, match=said):
+            unpickled(data, trusted="other" in data)
 
 
 @pytest.mark.parametrize("dtype", [*ORDERED, *TIMES, *TEXTS, *FIELDS, "T"], ids=str)
