@@ -326,8 +326,7 @@ class Flow:
             if self._outcome is not None or upto - self._submitted < _AHEAD / 2:
                 return
             turns, graph = range(self._submitted, upto), StepGraph(self._id, self._fields, self._places)
-            keys = graph.add_sources(turns)
-            await self._channel.ask("expect", keys=keys, client=self._channel.client.id)
+            graph.add_sources(turns)
             self._submitted = upto
             for analysis in self._analyses.values():
                 graph.add_values(analysis, turns)

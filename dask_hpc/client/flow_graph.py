@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,17 +37,18 @@ class StepGraph:
     places: int
     #: Tasks by where they run.
     tasks: dict[str, dict[str, Task]] = field(default_factory=dict)
+    #: Keys of those that wait for blocks.
+    sources: list[str] = field(default_factory=list)
     values: list[Value] = field(default_factory=list)
 
     def keys(self, turn: int) -> list[str]:
         """Keys of what the places have of a turn."""
         return [block_key(self.flow, turn, place) for place in range(self.places)]
 
-    def add_sources(self, turns: Iterable[int]) -> list[str]:
-        """Add what waits for the blocks of turns; gives the keys."""
-        keys = [key for turn in turns for key in self.keys(turn)]
-        self._at("auto").update((key, Task(key, source, key)) for key in keys)
-        return keys
+    def add_sources(self, turns: Iterable[int]) -> None:
+        """Add what waits for the blocks of turns."""
+        self.sources += [key for turn in turns for key in self.keys(turn)]
+        self._at("auto").update((key, Task(key, source, key)) for key in self.sources)
 
     def _at(self, where: str) -> dict[str, Task]:
         return self.tasks.setdefault(where, {})
@@ -56,6 +58,16 @@ class StepGraph:
 
         Where all workers are gone that they are to run on, they run elsewhere.
         """
+        if self.sources:
+            await channel.ask("expect", keys=self.sources, client=channel.client.id)
+        try:
+            return await self._send(channel)
+        except BaseException:  # nobody else knows that they do not come: a graph may be long under way
+            with suppress(Exception):
+                await channel.ask("unexpect", keys=self.sources)
+            raise
+
+    async def _send(self, channel: Channel) -> dict[str, Future]:
         workers: dict[str, list[str]] = {}
         if any(where != "auto" for where in self.tasks):
             workers = await channel.ask("flow_workers", flow=self.flow)

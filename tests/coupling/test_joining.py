@@ -11,7 +11,7 @@ import psutil
 import pytest
 from coupled import FIELDS, HALVES, first, opened, started, under_way
 from distributed import Client, Future, LocalCluster, Worker
-from helpers import Gate, asleep, live
+from helpers import Gate, asleep, live, until
 from sources import asked, nothing_left, producers, told, whole
 
 import dask_hpc
@@ -273,3 +273,24 @@ def test_within_one_process_an_array_is_its_callers_again_as_well(monkeypatch) -
             gate.open()
             assert (next(values), source.by_comm) == ((1, 1.0), 1)
         flow.close()
+
+
+@live(workers=1, timeout=60)
+async def test_tasks_of_coming_steps_that_come_after_the_end_of_their_flow_are_not_run(c, s, a, monkeypatch):
+    graphs, ended, came = s.stream_handlers["update-graph"], asyncio.Event(), asyncio.Event()
+
+    async def late(**said):
+        await ended.wait()
+        await graphs(**said)
+        came.set()
+
+    monkeypatch.setitem(s.stream_handlers, "update-graph", late)
+    rt = await dask_hpc.install(c)
+    flow = await rt.couple("heat", FIELDS)
+    async with producers(s, (0, 8)):
+        await until(lambda: of(s).engine.state.awaited, "steps are announced")
+        await flow.close()
+        ended.set()
+        await came.wait()
+    await nothing_left(s, a)
+    assert "processing" not in {finish for _, _, finish, *_ in s.transition_log}

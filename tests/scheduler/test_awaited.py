@@ -165,6 +165,16 @@ async def test_data_that_comes_before_its_task_waits_for_it(c, s, a):
 
 
 @live(workers=1)
+async def test_what_could_not_be_submitted_is_forgotten_though_its_client_stays(c, s, a):
+    rt = await dask_hpc.install(c)
+    await rt.channel.ask("expect", keys=["first", "second"], client=c.id)
+    await rt.channel.ask("unexpect", keys=["first", "unknown"])
+    assert engine(s).state.awaited == {"second"}
+    await rt.channel.ask("unexpect", keys=["second"])
+    await asleep(s)
+
+
+@live(workers=1)
 async def test_a_paused_worker_takes_no_data_until_it_goes_on(c, s, a):
     rt = await dask_hpc.install(c)
     (field,) = await rt.expect(["field"])

@@ -56,13 +56,12 @@ class Flows:
         watched: Watched,
         bring: Bring,
         give_up: Callable[[Sequence[Any]], None],
-        withdraw: Callable[[str], None],
     ) -> None:
         self._again = Again(engine, give_up)
         self._scheduler, self._watched = engine.scheduler, watched
         self._workers = Workers(engine)
         self._values = Values(engine.scheduler, watched)
-        self._bring, self._withdraw = bring, withdraw
+        self._bring = bring
         self._named: dict[str, Flow] = {}
         self._by_id: dict[str, Flow] = {}
         #: Why the latest of those that are no more have ended, by id: who sends may ask later.
@@ -356,8 +355,6 @@ class Flows:
         self._values.drop(flow)
         self._inside.drop(flow)
         self._by_id.pop(flow.id, None)
-        # those whose tasks could not be submitted
-        self._withdraw(f"{flow.id}-")
         self._ended[flow.id] = flow.failed
         while len(self._ended) > _REMEMBERED:
             del self._ended[next(iter(self._ended))]

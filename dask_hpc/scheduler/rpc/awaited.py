@@ -34,7 +34,7 @@ class Awaited:
 
     def methods(self) -> Mapping[str, Method]:
         """What clients and workers may call."""
-        return {"expect": self.expect, "provide": self.provide}
+        return {"expect": self.expect, "unexpect": self.unexpect, "provide": self.provide}
 
     def status(self) -> Mapping[str, Any]:
         """How many tasks wait for data now; nothing when no data is awaited."""
@@ -53,9 +53,9 @@ class Awaited:
         clients = self._engine.scheduler.clients
         self._forget([key for key, client in self._announced.items() if client not in clients])
 
-    def withdraw(self, beginning: str) -> None:
-        """Forget names with that beginning that were announced: their tasks do not come any more."""
-        self._forget([key for key in self._announced if str(key).startswith(beginning)])
+    async def unexpect(self, keys: Sequence[Any]) -> None:
+        """Forget names that were announced: their client could not submit them."""
+        self._forget([key for key in keys if key in self._announced])
 
     def _forget(self, keys: Sequence[Any]) -> None:
         for key in keys:

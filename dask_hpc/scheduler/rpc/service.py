@@ -72,7 +72,7 @@ class Service:
         self.commits = Commits(self.engine, watched)
         self._small = SmallCopies(self.engine, self.commits.protected)
         awaited = Awaited(self.engine, watched)
-        flows = Flows(self.engine, watched, awaited.bring, awaited.give_up, awaited.withdraw)
+        flows = Flows(self.engine, watched, awaited.bring, awaited.give_up)
         self._io = Io(self.engine)
         #: Set once workers have been given our plugin.
         self._equipped = asyncio.Event()
