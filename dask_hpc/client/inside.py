@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -23,8 +24,8 @@ class Inside:
         self._flow, self._when_full = flow, when_full
         self._last: int | None = None
         self._told = self._refused = False
-        #: Whose steps these are.
-        self._program: object = None
+        #: Whose steps these are; it holds on to its whole state, and flows may be kept for longer.
+        self._program: weakref.ref[object] | None = None
         #: The values that are due at the turn that has begun.
         self._due: list[Due] = []
         #: Why the program has ended too soon; empty: it has not.
@@ -53,10 +54,10 @@ class Inside:
             When the flow has failed or is closed, or another program has it.
         """
         flow = self._flow
-        if self._program not in (None, program):
+        if not self._is_of(program):
             # its steps would be taken for those of the other one
             raise CouplingError(f"flow {flow.name!r} has or had another program; couple this one to another")
-        self._program = program
+        self._program = weakref.ref(program)
         if self._last is not None and step <= self._last:
             return None
         # before the first one is told, what is in flight is somebody else's: this program will be refused
@@ -82,6 +83,10 @@ class Inside:
             # it may have been closed meanwhile: nobody would let go of what is submitted now
             self._check()
         return turn
+
+    def _is_of(self, program: object) -> bool:
+        """Whether no other program has or had the flow."""
+        return self._program is None or self._program() is program
 
     def _check(self) -> None:
         """Raise `CouplingError` when the flow takes no step any more."""
@@ -150,7 +155,7 @@ class Inside:
     async def end(self, program: object, reason: str) -> None:
         """No step comes any more of a program; why not, if that was not to be."""
         flow = self._flow
-        if self._refused or self._program not in (None, program):
+        if self._refused or not self._is_of(program):
             return
         # what is in flight comes to its end first
         self.reason = f"flow {flow.name!r} has failed: {reason}" if reason else ""

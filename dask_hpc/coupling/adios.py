@@ -18,7 +18,7 @@ from distributed import Security
 
 from dask_hpc.coupling.source import Source
 from dask_hpc.errors import CouplingError
-from dask_hpc_policies.coupling.contract import Field, Place, checked_seconds, uncovered
+from dask_hpc_policies.coupling.contract import Field, Place, checked_seconds, lacking
 
 #: How long one looks for a step at a time, in seconds: signals are heard in between.
 _LOOK_S = 1.0
@@ -159,8 +159,11 @@ def _check_blocks(steps: Any, field: Field, covered: dict[str, list[tuple[str, s
     if not blocks or blocks == covered.get(field.name) or any(one["IsReverseDims"] == "True" for one in told):
         return
     numbers = [(_indices(start), _indices(count)) for start, count in blocks]
-    if (why := uncovered(field, numbers)).startswith(f"{field.name!r} has no block"):
-        raise ValueError(f"{why} in step {steps.current_step()} of the stream; needed: the whole field")
+    if where := lacking(field, numbers):
+        raise ValueError(
+            f"{field.name!r} has no block at {where} in step {steps.current_step()} of the stream; needed: "
+            "the whole field"
+        )
     covered[field.name] = blocks
 
 

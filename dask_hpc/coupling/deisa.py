@@ -7,7 +7,7 @@ in place of its consumer.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,7 +15,7 @@ from distributed import Security
 
 from dask_hpc.coupling.source import Source
 from dask_hpc.errors import CouplingError
-from dask_hpc_policies.coupling.contract import checked_name, checked_number
+from dask_hpc_policies.coupling.contract import Field, Place, checked_name, checked_number
 from dask_hpc_policies.params import shown
 
 #: Where programs for deisa-dask are told the scheduler: its address, or the path of its file.
@@ -50,7 +50,8 @@ class Bridge:
         The communicator of all ranks; used here alone.
     arrays_metadata
         Of each array that this rank sends: ``global_shape``, ``chunk_shape``, and ``chunk_position``, which
-        counts chunks of that shape along each dimension.
+        counts chunks of that shape along each dimension. All ranks say the same ``chunk_shape``, as for
+        deisa-dask; the last chunk along a dimension is shorter, where they do not divide the whole.
     timeout
         Seconds to wait.
     security
@@ -59,7 +60,8 @@ class Bridge:
     Raises
     ------
     ValueError
-        For metadata that cannot be, or when ``DEISA_DASK_SCHEDULER_ADDRESS`` is not set.
+        For metadata that cannot be, or are others than those of other ranks or the flow, or when
+        ``DEISA_DASK_SCHEDULER_ADDRESS`` is not set.
     CouplingError
         When a flow does not come within `timeout`.
     """
@@ -77,9 +79,11 @@ class Bridge:
         scheduler = os.environ.get(_VARIABLE)
         if not scheduler:
             raise ValueError(f"{_VARIABLE} is not set; needed: the scheduler's address, or its file")
-        self._begins = {name: _begin(name, said) for name, said in arrays_metadata.items()}
-        every = comm.bcast(comm.gather(sorted(arrays_metadata)))
+        mine = {name: _checked(name, said) for name, said in arrays_metadata.items()}
+        self._places = {name: _place(*its) for name, its in mine.items()}
+        every = comm.bcast(comm.gather({name: chunk for name, (_, chunk, _) in mine.items()}))
         rank = comm.Get_rank()
+        _check_alike(every)
         try:
             # in one order everywhere: each waits for the others of its array
             for name in sorted(arrays_metadata):
@@ -88,6 +92,7 @@ class Bridge:
                 self._sources[name] = Source(
                     name, scheduler, rank=number, size=len(ranks), timeout=timeout, security=security
                 )
+                _check_field(name, mine[name][0], self._sources[name].fields)
         except BaseException as error:
             # else readers of the others would wait for steps as long as this process lives
             for source in self._sources.values():
@@ -111,8 +116,12 @@ class Bridge:
         if source is None:
             there = ", ".join(map(repr, self._sources)) or "none"
             raise ValueError(f"array {array_name!r} was not declared; allowed: {there}")
-        dims = source.fields[array_name].dims
-        at = dict(zip(dims, self._begins[array_name], strict=True))
+        begin, shape = self._places[array_name]
+        # a smaller one might lie within the array all the same, and the flow fail by the gap
+        if np.shape(chunk) != shape:
+            text = f"chunk of {array_name!r} has shape {np.shape(chunk)}; needed: {shape}"
+            raise ValueError(f"{text}, by its chunk_shape and chunk_position")
+        at = dict(zip(source.fields[array_name].dims, begin, strict=True))
         return source.send(timestep, {array_name: chunk}, at=at)
 
     def get(self, key: str, timestep: int | None = None, default: Any = None) -> Any:
@@ -134,8 +143,8 @@ class Bridge:
             source.close()
 
 
-def _begin(name: str, said: Mapping[str, Any]) -> tuple[int, ...]:
-    """Where the chunk of a rank begins."""
+def _checked(name: str, said: Mapping[str, Any]) -> tuple[list[int], list[int], list[int]]:
+    """Shape of an array, shape and position of the chunk of a rank."""
     checked_name(name, "name of an array")
     if not isinstance(said, Mapping):
         raise ValueError(f"metadata of {name!r} is {shown(said)}; needed: a dict of {', '.join(_KEYS)}")
@@ -146,7 +155,38 @@ def _begin(name: str, said: Mapping[str, Any]) -> tuple[int, ...]:
     whole, chunk, position = (_numbers(name, key, said[key]) for key in _KEYS)
     if not len(whole) == len(chunk) == len(position):
         raise ValueError(f"metadata of {name!r} has {len(whole)}, {len(chunk)}, {len(position)} numbers")
-    return tuple(at * length for at, length in zip(position, chunk, strict=True))
+    for at, length, total in zip(position, chunk, whole, strict=True):
+        checked_number(f"chunk_position of {name!r}", at, 0, (total - 1) // length)
+    return whole, chunk, position
+
+
+def _place(whole: Iterable[int], chunk: Sequence[int], position: Iterable[int]) -> Place:
+    """Where a chunk begins, and its shape."""
+    begin = tuple([at * length for at, length in zip(position, chunk, strict=True)])
+    left = [total - at for total, at in zip(whole, begin, strict=True)]
+    return begin, tuple(map(min, chunk, left))
+
+
+def _check_alike(every: Sequence[Mapping[str, list[int]]]) -> None:
+    """Raise `ValueError` when not all ranks say the same ``chunk_shape``, in which all positions count."""
+    first: dict[str, int] = {}
+    for rank, its in enumerate(every):
+        for name, shape in its.items():
+            if shape != (allowed := every[first.setdefault(name, rank)][name]):
+                text = f"chunk_shape of {name!r} is {shape} of rank {rank}; allowed: {allowed}"
+                raise ValueError(f"{text}, as of {first[name]}")
+
+
+def _check_field(name: str, shape: list[int], fields: Mapping[str, Field]) -> None:
+    """Raise `ValueError` when a flow is not that of an array."""
+    if list(fields) != [name]:
+        raise ValueError(
+            f"flow {name!r} has the fields {', '.join(map(repr, fields))}; needed: {name!r} alone"
+        )
+    if shape != (allowed := list(fields[name].shape)):
+        raise ValueError(
+            f"global_shape of {name!r} is {shape}; allowed: {allowed}, as the flow says (rt.couple)"
+        )
 
 
 def _numbers(name: str, key: str, said: Any) -> list[int]:

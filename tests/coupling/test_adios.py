@@ -26,7 +26,13 @@ with Stream(io, sys.argv[1], "w") as stream:
     for step in range(int(sys.argv[2])):
         stream.begin_step()
         field = step + np.arange(48.0).reshape(8, 6) / 1000
-        for begin, end in ((0, 3), (3, 8))[: 1 if "gap" in sys.argv and step else 2]:
+        parts = ((0, 3), (3, 8))
+        if step and "gap" in sys.argv:
+            parts = parts[:1]
+        if step and "overlap" in sys.argv:
+            # an edge of one is in the other as well, and the rest lacks
+            parts = (0, 3), (2, 5)
+        for begin, end in parts:
             stream.write("T", field[begin:end], [8, 6], [begin, 0], [end - begin, 6])
         stream.write("other", step)
         stream.end_step()
@@ -104,15 +110,19 @@ async def test_a_field_that_is_otherwise_in_the_stream_is_named_with_both_and_fa
     await nothing_left(s, a)
 
 
+@pytest.mark.parametrize(("parts", "lacks"), [("gap", 3), ("overlap", 5)])
 @live(workers=1, timeout=90)
-async def test_a_step_of_which_the_program_has_written_a_part_alone_is_not_handed_over(c, s, a, tmp_path):
+async def test_a_step_of_which_the_program_has_written_a_part_alone_is_not_handed_over(
+    c, s, a, tmp_path, parts, lacks
+):
     T = {"T": (("y", "x"), (8, 6), "float64")}
-    flow, values, program, readers = await coupled(c, s, tmp_path, T, 2, "gap")
+    flow, values, program, readers = await coupled(c, s, tmp_path, T, 2, parts)
     assert (await anext(values))[0] == 0
     # the rows that are not there would be those of the step before
-    with pytest.raises(CouplingError, match="rank 0 has ended with ValueError: 'T' has no block at y=3"):
+    why = f"'T' has no block at y={lacks}"
+    with pytest.raises(CouplingError, match=f"rank 0 has ended with ValueError: {why}"):
         await anext(values)
-    assert "ValueError 'T' has no block at y=3, x=0 in step 1 of the stream" in await said(readers[0])
+    assert f"ValueError {why}, x=0 in step 1 of the stream" in await said(readers[0])
     await program.wait()
     await flow.close()
     await nothing_left(s, a)

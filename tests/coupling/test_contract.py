@@ -154,6 +154,8 @@ def test_coverage_is_that_of_counting_every_index() -> None:
         ]
         assert [said] == (expected or [""]), blocks
         found.add(said[:18])
+        lacking = [f"a={a}, b={b}" for (a, b), count in counts.items() if not count]
+        assert contract.lacking(whole, blocks) == next(iter(lacking), "")
     assert len(found) == 3
 
 
@@ -173,6 +175,7 @@ def test_blocks_that_no_grid_has_are_looked_at_in_no_time() -> None:
     began_s = time.thread_time()
     assert contract.uncovered(whole, blocks) == ""
     assert contract.uncovered(whole, blocks[1:]).startswith("'f' has no block at ")
+    assert contract.lacking(whole, blocks) == ""
     assert time.thread_time() - began_s < 0.5
     print(len(blocks), "blocks")
 

@@ -8,7 +8,7 @@ import threading
 
 import numpy as np
 import pytest
-from helpers import live
+from helpers import live, traces_of_ours, until
 from sources import nothing_left
 
 import dask_hpc
@@ -156,6 +156,51 @@ async def test_a_bridge_that_cannot_be_made_leaves_no_reader_waiting(c, s, a, mo
     await nothing_left(s, a)
 
 
+@live(workers=1, timeout=60)
+async def test_a_chunk_or_shape_that_is_none_of_the_array_is_refused_and_nothing_changed(
+    c, s, a, monkeypatch
+):
+    monkeypatch.setenv("DEISA_DASK_SCHEDULER_ADDRESS", s.address)
+    rt = await dask_hpc.install(c)
+    flow = await rt.couple("T", {"T": (("x",), (5,), "float64")})
+    await flow.analyse(lambda ds: ds["T"].values[0].tolist(), name="all")
+    values = flow.results("all", timeout=30)
+    shapes = [[3], [2]]
+
+    def rank(number, comm):
+        # counted in chunks of its own shape, the second one would begin at 2
+        said = {"global_shape": [5], "chunk_shape": shapes[number], "chunk_position": [number]}
+        with pytest.raises(
+            ValueError, match=r"chunk_shape of 'T' is \[2\] of rank 1; allowed: \[3\], as of 0"
+        ):
+            Bridge(comm, {"T": said}, timeout=30)
+        # the last one is shorter where they do not divide the whole
+        bridge = Bridge(comm, {"T": {**said, "chunk_shape": [3]}}, timeout=30)
+        for wrong in ([1.0], [[1.0, 1.0]], 1.0, np.ones(4)):
+            with pytest.raises(
+                ValueError, match=rf"chunk of 'T' has shape .*; needed: \({shapes[number][0]},\)"
+            ):
+                bridge.send("T", wrong, 0)
+        bridge.send("T", np.full(shapes[number], 1.0 + number), 0)
+        bridge.close()
+
+    comms = Communicators(2)
+    await asyncio.gather(*[asyncio.to_thread(rank, number, comms.of(number)) for number in range(2)])
+    assert await _all(values) == [(0, [1.0, 1.0, 1.0, 2.0, 2.0])]
+    await flow.close()
+    for fields, why in (
+        ({"U": (("x",), (5,), "float64")}, "flow 'T' has the fields 'U'; needed: 'T' alone"),
+        ({"T": (("x",), (6,), "float64")}, r"global_shape of 'T' is \[5\]; allowed: \[6\], as the flow says"),
+    ):
+        flow = await rt.couple("T", fields)
+        said = {"global_shape": [5], "chunk_shape": [5], "chunk_position": [0]}
+        with pytest.raises(ValueError, match=why):
+            await asyncio.to_thread(Bridge, Communicators(1).of(0), {"T": said}, timeout=30)
+        await flow.close()
+    # tasks of steps may still be on their way to a flow that has ended at once
+    await until(lambda: not s.tasks and not a.data and not traces_of_ours(s), "nothing is left")
+
+
 async def _all(reader):
     return [each async for each in reader]
 
@@ -171,6 +216,10 @@ def test_what_a_bridge_cannot_be_made_of_is_said(monkeypatch):
         ({"global_shape": [2], "chunk_shape": [1], "chunk_position": [0, 0]}, "has 1, 1, 2 numbers"),
         ({"global_shape": [2], "chunk_shape": [1.5], "chunk_position": [0]}, "shape of 'T' is 1.5; allowed"),
         ({"global_shape": [2], "chunk_shape": [1], "chunk_position": [-1]}, "position of 'T' is -1"),
+        (
+            {"global_shape": [5], "chunk_shape": [3], "chunk_position": [2]},
+            "position of 'T' is 2; allowed: .* 1",
+        ),
         ({"global_shape": 2, "chunk_shape": [1], "chunk_position": [0]}, "global_shape of 'T' is 2"),
         (7, "metadata of 'T' is 7; needed: a dict of "),
     ):

@@ -200,8 +200,35 @@ def uncovered(field: Field, blocks: Iterable[Place]) -> str:
     if wrong is None:
         return ""
     what = "two blocks" if left[wrong] > 0 else "no block"
-    where = ", ".join(f"{dim}={at}" for dim, at in zip(field.dims, wrong, strict=True))
-    return f"{field.name!r} has {what} at {where}"
+    return f"{field.name!r} has {what} at {_told(field, wrong)}"
+
+
+def lacking(field: Field, blocks: Iterable[Place]) -> str:
+    """The first index of a field that no block has, where they may overlap; nothing if there is none."""
+    spans = [list(zip(at, shape, strict=True)) for at, shape in blocks]
+    found = _gap(spans, field.shape)
+    return "" if found is None else _told(field, found)
+
+
+def _gap(blocks: Sequence[Sequence[tuple[int, int]]], shape: Sequence[int]) -> tuple[int, ...] | None:
+    if not shape:
+        return None if blocks else ()
+    whole, *others = shape
+    edges = {edge for (first, count), *_ in blocks for edge in (first, first + count)}
+    coming = sorted(blocks, key=lambda block: block[0], reverse=True)
+    there: list[Sequence[tuple[int, int]]] = []
+    # between two edges all indices have the same blocks
+    for begin in sorted({0} | {edge for edge in edges if 0 < edge < whole}):
+        while coming and coming[-1][0][0] <= begin:
+            there.append(coming.pop())
+        there = [block for block in there if begin < sum(block[0])]
+        if (found := _gap([block[1:] for block in there], others)) is not None:
+            return begin, *found
+    return None
+
+
+def _told(field: Field, index: Iterable[int]) -> str:
+    return ", ".join(f"{dim}={at}" for dim, at in zip(field.dims, index, strict=True))
 
 
 def shared(field: Field, one: Place, other: Place) -> str:
@@ -211,7 +238,7 @@ def shared(field: Field, one: Place, other: Place) -> str:
         if first >= its_first + its_count or its_first >= first + count:
             return ""
         begin.append(max(first, its_first))
-    return ", ".join(f"{dim}={at}" for dim, at in zip(field.dims, begin, strict=True))
+    return _told(field, begin)
 
 
 def chunks(field: Field, blocks: Sequence[Place]) -> tuple[tuple[int, ...], ...] | None:
