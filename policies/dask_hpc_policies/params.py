@@ -282,9 +282,11 @@ def _read_choice(parameter: Parameter, value: Any) -> str:
 def _read_bool(_: Parameter, value: Any) -> bool:
     if isinstance(value, str) and value.strip().lower() in ("true", "false", "yes", "no", "on", "off"):
         return value.strip().lower() in ("true", "yes", "on")
-    if not isinstance(value, bool):
+    # what was compared with a number of NumPy is a truth value, too
+    of_numpy = str(getattr(value, "dtype", "")) == "bool" and getattr(value, "shape", None) == ()
+    if not (isinstance(value, bool) or of_numpy):
         raise ParameterError("neither true nor false")
-    return value
+    return bool(value)
 
 
 def _read_text(_: Parameter, value: Any) -> str:
