@@ -282,9 +282,8 @@ def _read_choice(parameter: Parameter, value: Any) -> str:
 def _read_bool(_: Parameter, value: Any) -> bool:
     if isinstance(value, str) and value.strip().lower() in ("true", "false", "yes", "no", "on", "off"):
         return value.strip().lower() in ("true", "yes", "on")
-    # what was compared with a number of NumPy is a truth value, too
-    of_numpy = str(getattr(value, "dtype", "")) == "bool" and getattr(value, "shape", None) == ()
-    if not (isinstance(value, bool) or of_numpy):
+    # that of NumPy, too: what was compared with a number of it
+    if type(value).__name__ not in ("bool", "bool_"):
         raise ParameterError("neither true nor false")
     return bool(value)
 

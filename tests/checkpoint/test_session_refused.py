@@ -185,7 +185,7 @@ def test_bad_arguments_are_refused_at_once(tmp_path: Path) -> None:
         session.add("a", np.zeros(3))
         version = session.commit().path
         for persist in (None, 0, [], "store"):
-            with pytest.raises(ValueError, match="'persist' cannot be .* true or false"):
+            with pytest.raises(ValueError, match=r"'persist' cannot be .* true or false"):
                 session.finalize(persist=persist)  # type: ignore[arg-type]
         assert session.state == "idle"
     assert Path(str(version)).is_dir()

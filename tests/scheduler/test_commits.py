@@ -203,7 +203,7 @@ async def test_bad_input_is_refused_at_once_with_the_remedy(c, s, a, tmp_path):
         with pytest.raises(ValueError, match="persist it first"):
             await rt.checkpoint(da.ones(10, chunks=5), "there", store=tmp_path)
         for flag in (None, 0, "later"):
-            with pytest.raises(ValueError, match="'wait' cannot be .*: it must be true or false"):
+            with pytest.raises(ValueError, match=r"'wait' cannot be .*: it must be true or false"):
                 await rt.checkpoint(value, "there", store=tmp_path, wait=flag)
         with pytest.raises(TypeError, match="of type int cannot be in a checkpoint; allowed: a dask array"):
             await rt.checkpoint(3, "there", store=tmp_path)
