@@ -15,6 +15,7 @@ from dask_hpc.checkpoint.checksums import crc32c
 from dask_hpc.checkpoint.inside import (
     link_inside,
     open_inside,
+    remedy,
     rename,
     sync_folder,
     sync_folders,
@@ -103,8 +104,8 @@ class Draft:
         except OSError as error:
             raise CheckpointError(
                 f"version {self.version} of {self.plan.name} cannot be finished in {self._folder}: "
-                f"{error.strerror or error}; free some space there, or set hpc.checkpoint.store to another "
-                "folder"
+                f"{error.strerror or error}; "
+                f"{remedy(error, 'set hpc.checkpoint.store to another folder')}"
             ) from None
         self._lock.release()
         self._lock = None

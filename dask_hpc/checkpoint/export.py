@@ -12,7 +12,7 @@ from pathlib import Path
 from dask_hpc.checkpoint import branch, manifest, metadata
 from dask_hpc.checkpoint.blocks import block_file, stored_payload, write_block
 from dask_hpc.checkpoint.draft import Draft
-from dask_hpc.checkpoint.inside import copy_inside, read_inside, sync_folder, sync_folders
+from dask_hpc.checkpoint.inside import copy_inside, read_inside, remedy, sync_folder, sync_folders
 from dask_hpc.checkpoint.manifest import Manifest
 from dask_hpc.checkpoint.plan import Written
 from dask_hpc.checkpoint.services import unsealed
@@ -68,7 +68,7 @@ def export(
     except OSError as error:
         raise CheckpointError(
             f"{version.path} cannot be copied to {target}: {error.strerror or error} "
-            f"({error.filename or version.path}); free some space there, or give another path"
+            f"({error.filename or version.path}); {remedy(error, 'give another path')}"
         ) from None
     finally:
         shutil.rmtree(part, ignore_errors=True)

@@ -17,7 +17,21 @@ from dask_hpc.errors import CheckpointError
 _PIECE = 4 * 2**20
 #: What file systems say that have no further names for a file, or not as many.
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.EXDEV, errno.EMLINK, errno.ENOSYS}
+#: What they say when there is no room, or no more may be had.
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def wrong(error: OSError) -> str:
+    """What is wrong with a folder that files were to be written to."""
+    # it is made where there is none
+    there = isinstance(error, FileExistsError)
+    return "it is no folder: a file, or a link to nothing" if there else error.strerror or str(error)
+
+
+def remedy(error: OSError, otherwise: str) -> str:
+    """What to do when files cannot be written: `otherwise`, and where there is no room that is one, too."""
+    return f"free some space there, or {otherwise}" if error.errno in _NO_ROOM else otherwise
 
 
 def parts(relative: str) -> list[str]:

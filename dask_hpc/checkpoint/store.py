@@ -25,7 +25,7 @@ from dask_hpc.checkpoint import passing
 from dask_hpc.checkpoint.branch import Past, branch, read_beside
 from dask_hpc.checkpoint.checksums import crc32c
 from dask_hpc.checkpoint.draft import Draft
-from dask_hpc.checkpoint.inside import sync_folder
+from dask_hpc.checkpoint.inside import remedy, sync_folder, wrong
 from dask_hpc.checkpoint.locks import Lock
 from dask_hpc.checkpoint.names import checked_folder, checked_name, checked_version
 from dask_hpc.checkpoint.plan import Plan
@@ -70,8 +70,8 @@ class Store:
                 probe.unlink()
         except OSError as error:
             return (
-                f"the store {self.folder} cannot be written to: {error.strerror or error}; set "
-                "hpc.checkpoint.store to a folder that can be"
+                f"the store {self.folder} cannot be written to: {wrong(error)}; "
+                f"{remedy(error, 'set hpc.checkpoint.store to a folder that can be')}"
             )
         return None
 
@@ -125,8 +125,8 @@ class Store:
 
     def _refused(self, name: str, error: OSError) -> CheckpointError:
         return CheckpointError(
-            f"{name} cannot be written to {self.folder}: {error.strerror or error}; free some space there, "
-            "or set hpc.checkpoint.store to a folder that can be written to"
+            f"{name} cannot be written to {self.folder}: {wrong(error)}; "
+            f"{remedy(error, 'set hpc.checkpoint.store to a folder that can be written to')}"
         )
 
     def versions(self, name: str | None = None) -> list[Version]:

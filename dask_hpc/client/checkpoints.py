@@ -27,7 +27,7 @@ from dask_hpc.config import find
 from dask_hpc.errors import CheckpointError, CheckpointTypeError, InstallError
 from dask_hpc.show import line
 from dask_hpc_policies.codec import encode
-from dask_hpc_policies.params import Duration
+from dask_hpc_policies.params import Bool, Duration
 
 logger = logging.getLogger(__name__)
 
@@ -35,8 +35,8 @@ logger = logging.getLogger(__name__)
 _STORE = "checkpoint.store"
 #: What is between two versions, if so much is to be.
 _EVERY = Duration("every", None, lo=0.01, hi=30 * 86400.0, none_ok=True)
-#: How long a commit is waited for.
-_TIMEOUT = Duration("timeout", None, lo=0.0, hi=30 * 86400.0, none_ok=True)
+#: How long a commit is waited for, and whether the call for it does so.
+_TIMEOUT, _WAIT = Duration("timeout", None, lo=0.0, hi=30 * 86400.0, none_ok=True), Bool("wait", True)
 #: A question after a commit is answered after so long at the latest, in seconds.
 _ASK_S = 5.0
 #: States of what goes on no more.
@@ -179,6 +179,7 @@ def begin(
     The object is described in the thread that calls, and the cluster asked behind it: neither the loop of the
     client, which may be that of its cluster, nor the cluster is waited for.
     """
+    wait = _WAIT.validate(wait)
 
     def asked() -> Commit:
         """Refuse what can be seen to be wrong here; have the cluster asked."""

@@ -30,10 +30,10 @@ from dask_hpc.session.held import Held, checked_values, copied, held
 from dask_hpc.session.places import Places, asked_levels
 from dask_hpc.session.probing import SETTING, Probe, configured
 from dask_hpc.session.ranks import Ranks
-from dask_hpc_policies.params import Duration
+from dask_hpc_policies.params import Bool, Duration
 from dask_hpc_policies.states import IllegalTransition, session_step
 
-_TIMEOUT = Duration("timeout", 600.0, lo=0.01, hi=30 * 86400.0)
+_TIMEOUT, _ON = Duration("timeout", 600.0, lo=0.01, hi=30 * 86400.0), Bool("on", True)
 
 
 class CheckpointSession:
@@ -338,7 +338,7 @@ class CheckpointSession:
         commit, and for the last one by `finalize`.
         """
         with self._during("enable_async"):
-            self._asynchronous, self._copies = bool(on), {}
+            self._asynchronous, self._copies = _ON.validate(on), {}
 
     def finalize(self, persist: bool = True) -> None:
         """End the session, when what is being written is; ``with`` does it. Of several processes, all do it.
@@ -355,10 +355,11 @@ class CheckpointSession:
         CheckpointError
             When the last version could not be written, and it was not waited for.
         """
+        persist = Bool("persist", True).validate(persist)
         self._advance("finalize")
         try:
             problem = self._settle()
-            stay = any(self._ranks.together(lambda: bool(persist)))
+            stay = any(self._ranks.together(lambda: persist))
             if not stay:
                 self._places.remove()
         finally:

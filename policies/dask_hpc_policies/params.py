@@ -282,9 +282,10 @@ def _read_choice(parameter: Parameter, value: Any) -> str:
 def _read_bool(_: Parameter, value: Any) -> bool:
     if isinstance(value, str) and value.strip().lower() in ("true", "false", "yes", "no", "on", "off"):
         return value.strip().lower() in ("true", "yes", "on")
-    if not isinstance(value, bool):
+    # that of NumPy, too: what was compared with a number of it
+    if type(value).__name__ not in ("bool", "bool_"):
         raise ParameterError("neither true nor false")
-    return value
+    return bool(value)
 
 
 def _read_text(_: Parameter, value: Any) -> str:

@@ -178,3 +178,14 @@ def test_bad_arguments_are_refused_at_once(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [blocked]
     with pytest.raises(CheckpointTypeError, match="stays in its process"):
         copy.copy(CheckpointSession("run", store=tmp_path))
+    with CheckpointSession("run", store=tmp_path) as session:
+        with pytest.raises(ValueError, match="'on' cannot be 'maybe': it must be true or false"):
+            session.enable_async("maybe")  # type: ignore[arg-type]
+        session.enable_async(np.False_)  # type: ignore[arg-type]
+        session.add("a", np.zeros(3))
+        version = session.commit().path
+        for persist in (None, 0, [], "store"):
+            with pytest.raises(ValueError, match=r"'persist' cannot be .* true or false"):
+                session.finalize(persist=persist)  # type: ignore[arg-type]
+        assert session.state == "idle"
+    assert Path(str(version)).is_dir()

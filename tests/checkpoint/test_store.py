@@ -342,14 +342,13 @@ def test_python_values_of_somebody_else_are_not_loaded(
 
 def test_a_store_that_cannot_be_written_to_says_why_and_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    store = Store(tmp_path / "file" / "store")
-    said = store.problem()
-    assert said is not None
-    assert "Not a directory" in said
-    assert "hpc.checkpoint.store" in said
-    plan, _ = describe(FIELD, "field")
-    with unchanged(tmp_path), pytest.raises(DaskHPCError, match=r"Not a directory.* hpc\.checkpoint\.store"):
-        store.begin(plan)
+    (tmp_path / "link").symlink_to(tmp_path / "nothing")
+    no_folder = "it is no folder: a file, or a link to nothing"
+    for where, what in (("file/store", "Not a directory"), ("file", no_folder), ("link", no_folder)):
+        says = f"{what}; set hpc.checkpoint.store to a folder"
+        assert says in str(Store(tmp_path / where).problem())
+        with unchanged(tmp_path), pytest.raises(DaskHPCError, match=says):
+            Store(tmp_path / where).begin(describe(FIELD, "field")[0])
     (tmp_path / "good" / "field").mkdir(parents=True)
     assert Store(tmp_path / "good").problem() is None
     assert sorted(path.name for path in (tmp_path / "good").iterdir()) == ["field"]

@@ -202,6 +202,9 @@ async def test_bad_input_is_refused_at_once_with_the_remedy(c, s, a, tmp_path):
                 await rt.checkpoint(value, name, store=tmp_path)
         with pytest.raises(ValueError, match="persist it first"):
             await rt.checkpoint(da.ones(10, chunks=5), "there", store=tmp_path)
+        for flag in (None, 0, "later"):
+            with pytest.raises(ValueError, match=r"'wait' cannot be .*: it must be true or false"):
+                await rt.checkpoint(value, "there", store=tmp_path, wait=flag)
         with pytest.raises(TypeError, match="of type int cannot be in a checkpoint; allowed: a dask array"):
             await rt.checkpoint(3, "there", store=tmp_path)
         with pytest.raises(CheckpointError, match=r"no checkpoint is called 'value' in .*; there are there"):

@@ -13,7 +13,8 @@ from helpers import live, until
 
 import dask_hpc
 from dask_hpc.checkpoint.store import Store
-from dask_hpc.errors import ConfigError
+from dask_hpc.errors import CheckpointError, ConfigError
+from dask_hpc.scheduler.checkpoint import held, to_levels
 from dask_hpc.scheduler.rpc.service import of
 
 #: A call that waits for nobody has returned by then, in seconds; the cluster does not hear for so long.
@@ -97,3 +98,39 @@ async def test_what_the_cluster_refuses_is_told_later(c, s, a, caplog):
         await rt.checkpoint(value, "value", levels=("L4",), wait=False)
     del value
     await until(lambda: not s.tasks, "the handle does not keep it")
+
+
+@pytest.mark.errors("the scheduler closes")
+@live(workers=1)
+async def test_a_scheduler_that_closes_leaves_nothing_half_written(c, s, a, tmp_path):
+    rt = await dask_hpc.install(c, checkpoint_store=str(tmp_path))
+    field = c.map(np.zeros, [10, 20])
+    await rt.checkpoint(field, "field")
+    never = c.submit(np.zeros, 3, workers="tcp://127.0.0.1:1")
+    commits = [await rt.checkpoint([*field, never], name, wait=False) for name in ("field", "other")]
+    await until(lambda: len(list(tmp_path.glob("*/.0*"))) == 2, "both are written")
+    await s.close()
+    assert [path.name for path in tmp_path.glob("*/*")] == ["000001"], commits
+
+
+@pytest.mark.errors("the process of the scheduler ends")
+@live(workers=1)
+async def test_what_a_script_leaves_that_ends_is_told_in_words(c, s, a, monkeypatch, caplog):
+    rt = await dask_hpc.install(c)
+    field = c.map(np.zeros, [10, 20])
+    await rt.checkpoint(field, "field", levels=["L1"])
+
+    def no_threads(plan):
+        raise RuntimeError("cannot schedule new futures after shutdown")
+
+    # its cluster is closed when Python has ended its threads
+    monkeypatch.setattr(to_levels, "closed", no_threads)
+    with pytest.raises(
+        CheckpointError, match="'field' has no new version: the process of the scheduler ends"
+    ):
+        await rt.checkpoint(field, "field", levels=["L1"])
+    assert "Traceback" not in caplog.text
+    monkeypatch.setattr(held, "_SETTLE_S", 0.0)
+    await a.close()
+    await of(s).commits._held._task
+    assert "is not held elsewhere yet" not in caplog.text

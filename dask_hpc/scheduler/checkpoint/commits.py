@@ -10,7 +10,8 @@ import asyncio
 import logging
 import uuid
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from dask_hpc.checkpoint.levels import checked_levels, levels_of, what_there_is
@@ -36,8 +37,19 @@ logger = logging.getLogger(__name__)
 
 #: Commits that are remembered after their end.
 _REMEMBERED = 50
+#: What is given up when the scheduler closes has gone by then, in seconds.
+_CLOSES_S = 3.0
+#: What Python says to who needs a thread when the script of a cluster has ended, and that is being closed.
+_NO_THREADS = "cannot schedule new futures after"
 #: A call that waits is answered after so long at the latest, in seconds.
 _LONGEST_WAIT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class _AtEnd:
+    """Hears that the scheduler closes."""
+
+    closing: Callable[[], Coroutine[Any, Any, None]]
 
 
 class Commits:
@@ -59,6 +71,8 @@ class Commits:
         self.protected.unused.append(self._unused)
         self._commits: dict[int, Commit] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        #: Hears of it while there are some.
+        self._at_end = _AtEnd(self._closing)
         #: One version of a name is written at a time.
         self._turns: dict[tuple[str | None, str], asyncio.Lock] = {}
         #: Of what is asked for every so often, by folder and name, the newest is remembered.
@@ -164,8 +178,25 @@ class Commits:
         self._commits[made.id] = made
         task = asyncio.ensure_future(self._run(made, keys, known))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._watched.listen(self._at_end)
+        task.add_done_callback(self._done)
         return made
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not self._tasks:
+            self._watched.leave(self._at_end)
+
+    async def _closing(self) -> None:
+        """The scheduler is closing, and its process may end then: what is written leaves nothing behind."""
+        for task in (tasks := set(self._tasks)):
+            task.cancel()
+        for commit in self._commits.values():
+            for writing in commit.writings.values():
+                # workers that write are not waited for
+                writing.give_up("the scheduler closes")
+        if tasks:
+            await asyncio.wait(tasks, timeout=_CLOSES_S)
 
     def section(self) -> Mapping[str, Any]:
         """What the file system of the store does, as far as versions have shown: at least so many bytes/s."""
@@ -257,6 +288,7 @@ class Commits:
                 writing.end()
         for task in self._tasks:
             task.cancel()
+        self._watched.leave(self._at_end)
         self._held.end()
         self._reading.end()
         self.protected.unwrap()
@@ -296,8 +328,11 @@ class Commits:
             self._end(commit, "failed", "dask_hpc was uninstalled, or the scheduler closes")
             raise
         except Exception as error:
-            logger.exception("Checkpoint %r failed", commit.plan.name)
-            self._end(commit, "failed", f"{type(error).__name__}: {error}")
+            if isinstance(error, RuntimeError) and str(error).startswith(_NO_THREADS):
+                self._end(commit, "failed", "the process of the scheduler ends")
+            else:
+                logger.exception("Checkpoint %r failed", commit.plan.name)
+                self._end(commit, "failed", f"{type(error).__name__}: {error}")
         else:
             self.left.newer(commit.plan.name)
             self._end(commit, "complete", notes)

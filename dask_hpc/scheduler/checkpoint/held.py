@@ -246,11 +246,11 @@ class Held:
             since_s = now_s if since_s is None else since_s
             waits, problems = await self._make_again(now_s - since_s < _BACK_S, tries + 1 == _TRIES)
             for problem in problems:
-                # each try would say it again
-                level = logging.DEBUG if told else logging.WARNING
+                # each try would say it again, and where no worker is left the cluster may be ending
+                level = logging.DEBUG if told or not self._scheduler.workers else logging.WARNING
                 logger.log(level, "What a lost host held in memory is not held elsewhere yet: %s", problem)
             if problems:
-                tries, told = tries + 1, True
+                tries, told = tries + 1, told or bool(self._scheduler.workers)
             unfinished = waits or (bool(problems) and tries < _TRIES)
             if not waits and not problems:
                 tries, since_s = 0, None
