@@ -104,7 +104,7 @@ class Following(PoolAdaptive):
     """Follows the load of one pool of a cluster that is not there."""
 
     def __init__(self, **cluster):
-        vars(self).update(leaving=set(), _kept_until_s={}, _young=set(), _hold_s=0.0)
+        vars(self).update(leaving=set(), _kept_until_s={}, _young=set(), _hold_s=0.0, _releases=set())
         self.interval, self.wait_count, self.close_counts = 1.0, 1, Counter()
         self._workers_to_close_kwargs, self.worker_key = {}, None
         self.minimum, self.maximum, self.target_duration = 0, 10, 5.0
@@ -153,3 +153,32 @@ def test_a_cluster_that_follows_the_load_by_one_pool_counts_none_of_the_others()
     )  # fmt: skip
     # they do a part of the work, and what only they have is asked of them alone
     assert (told["elsewhere"], told["resources"]) == (["gpu-0", "gpu-1"], ["GPU"])
+
+
+def test_those_on_their_way_out_are_asked_for_besides_and_those_that_stayed_are_left_alone():
+    asked = []
+
+    async def stays(names, **how):
+        """Whoever is asked to go stays, but for one that goes by itself."""
+        adaptive.cluster.plan.discard("c")
+
+    async def run():
+        await adaptive.scale_down({"b", "c"})
+        # one of the three is to stay, and two on their way out are there until they have gone
+        await adaptive.scale_up(1)
+        await asyncio.gather(*adaptive._releases)
+        adaptive.state = "stopped"
+        await adaptive.scale_up(1)
+
+    adaptive = Following(
+        plan={"a", "b", "c"},
+        elsewhere=set,
+        together=lambda names: [{name} for name in sorted(names)],
+        let_go=stays,
+        has_runtime=False,
+        scale=asked.append,
+    )
+    adaptive.state = "running"
+    asyncio.run(run())
+    assert asked == [3]  # who has stopped asks for nothing any more
+    assert (adaptive.leaving, set(adaptive._kept_until_s)) == (set(), {"b"})
