@@ -100,27 +100,85 @@ def test_a_worker_that_leaves_without_having_come_does_not_end_what_the_cluster_
         until(lambda: len(cluster.scheduler_info["workers"]) == 2, "it hears of the other one")
 
 
+class Following(PoolAdaptive):
+    """Follows the load of one pool of a cluster that is not there."""
+
+    def __init__(self, **cluster):
+        vars(self).update(leaving=set(), _kept_until_s={}, _young=set(), _hold_s=0.0, _releases=set())
+        self.interval, self.wait_count, self.close_counts = 1.0, 1, Counter()
+        self._workers_to_close_kwargs, self.worker_key = {}, None
+        self.minimum, self.maximum, self.target_duration = 0, 10, 5.0
+        self.cluster = SimpleNamespace(expiring=set(), **cluster)
+
+    def __del__(self):
+        """It never ran."""
+
+
 def test_a_cluster_that_follows_the_load_by_one_pool_lets_none_of_the_others_go():
-    class Three(PoolAdaptive):
-        """Of the workers a, b and gpu-0, of another pool, one is asked for."""
-
-        def __init__(self):
-            vars(self).update(leaving=set(), _kept_until_s={}, _young=set(), _hold_s=0.0)
-            self.interval, self.wait_count, self.close_counts = 1.0, 1, Counter()
-            self._workers_to_close_kwargs, self.worker_key = {}, None
-
-        def __del__(self):
-            """It never ran."""
-
     async def all_of_them(**how):
         # whose workers they are the scheduler does not know
         return ["gpu-0", "a", "b"]
 
-    adaptive = Three()
-    adaptive.cluster = SimpleNamespace(
+    adaptive = Following(
         observed={"a", "b", "gpu-0"},
-        expiring=set(),
         elsewhere=lambda: {"gpu-0"},
         scheduler_comm=SimpleNamespace(workers_to_close=all_of_them),
     )
     assert asyncio.run(adaptive.workers_to_close(1)) == ["a"]
+
+
+def test_a_cluster_that_follows_the_load_by_one_pool_counts_none_of_the_others():
+    told = {}
+
+    async def ask(method, **view):
+        told.update(view, method=method)
+        return {"stay": ["a"], "hold_s": 0.0, "reason": "two are needed", "nodes": 2}
+
+    adaptive = Following(
+        plan={"a", "b", "c", "gpu-0", "gpu-1"},
+        requested={"a", "b", "gpu-0", "gpu-1"},
+        observed={"a", "gpu-0"},
+        queued={"c", "gpu-1"},
+        elsewhere=lambda: {"gpu-0", "gpu-1"},
+        resources_elsewhere=lambda: ["GPU"],
+        forget_ended=lambda: None,
+        has_runtime=True,
+        workers_per_node=1,
+        ask=ask,
+    )
+    assert asyncio.run(adaptive.safe_target()) == 2
+    assert (adaptive.plan, adaptive.requested, adaptive.observed) == ({"a", "b", "c"}, {"a", "b"}, {"a"})
+    assert (told["method"], told["there"], sorted(told["pending"]), told["queued"]) == (
+        "pool", ["a"], ["b", "c"], ["c"]
+    )  # fmt: skip
+    # they do a part of the work, and what only they have is asked of them alone
+    assert (told["elsewhere"], told["resources"]) == (["gpu-0", "gpu-1"], ["GPU"])
+
+
+def test_those_on_their_way_out_are_asked_for_besides_and_those_that_stayed_are_left_alone():
+    asked = []
+
+    async def stays(names, **how):
+        """Whoever is asked to go stays, but for one that goes by itself."""
+        adaptive.cluster.plan.discard("c")
+
+    async def run():
+        await adaptive.scale_down({"b", "c"})
+        # one of the three is to stay, and two on their way out are there until they have gone
+        await adaptive.scale_up(1)
+        await asyncio.gather(*adaptive._releases)
+        adaptive.state = "stopped"
+        await adaptive.scale_up(1)
+
+    adaptive = Following(
+        plan={"a", "b", "c"},
+        elsewhere=set,
+        together=lambda names: [{name} for name in sorted(names)],
+        let_go=stays,
+        has_runtime=False,
+        scale=asked.append,
+    )
+    adaptive.state = "running"
+    asyncio.run(run())
+    assert asked == [3]  # who has stopped asks for nothing any more
+    assert (adaptive.leaving, set(adaptive._kept_until_s)) == (set(), {"b"})

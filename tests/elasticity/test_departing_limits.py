@@ -10,11 +10,14 @@ from typing import Any
 import dask
 import pytest
 from departed import another, depart, everything_put_right, files, spilling
-from elastic_work import Gate, result_of, within
+from distributed import Status
+from elastic_work import Gate, result_of, until, within
 
 import dask_hpc
 from dask_hpc.checkpoint.store import Store
 from dask_hpc.scheduler.checkpoint import departing
+from dask_hpc.scheduler.rpc.service import of
+from dask_hpc.wire import RPC
 
 
 def test_without_a_folder_what_is_lost_is_named() -> None:
@@ -185,5 +188,38 @@ def test_what_others_have_room_for_is_not_written(tmp_path: Path) -> None:
             assert left == {"executing": [], "lost": [], "actors": [], "spilled": []}
             assert list(tmp_path.iterdir()) == []
             assert await within(made.client.gather(futures)) == [result_of(n) for n in range(10)]
+
+    asyncio.run(run())
+
+
+def test_what_leaves_a_cluster_that_closes_waits_for_no_room_and_moves_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    last_looks = []
+
+    async def run() -> None:
+        async with spilling(None) as made:
+            parts = of(made.scheduler).engine.parts
+            leave = parts.leave
+
+            async def looked(departure: Any) -> bool:
+                last_looks.append(departure.last)
+                return await leave(departure)
+
+            monkeypatch.setattr(parts, "leave", looked)
+            futures = await made.results(3)
+            going = asyncio.ensure_future(depart(made, within_s=60.0))
+            await until(lambda: made.scheduler.workers[made.address(0)].status != Status.running, "it leaves")
+            await made.scheduler.handlers[RPC]("closing", {})
+            assert sorted((await within(going, 10))["lost"]) == ["make-0", "make-1", "make-2"]
+            # nothing is written either, which nobody would read
+            assert set(last_looks) == {False}
+            del futures
+            async with another(made):
+                last = made.client.submit(result_of, 3, key="last")
+                await last
+                # it is not even taken out of the scheduler: it goes with it
+                assert not any((await depart(made, "another")).values())
+                assert made.names() == {"another"}
 
     asyncio.run(run())

@@ -305,6 +305,11 @@ def test_a_job_above_its_most_keeps_what_its_share_allows() -> None:
         assert sizes(picture, decide(picture)) == {"large": nodes, "new": 8 - nodes}
 
 
+def test_what_legal_sizes_leave_over_goes_to_who_has_had_less() -> None:
+    picture = view(3, running("old", 3, 10.0, constraint="pof2"), running("new", 2, constraint="even"))
+    assert sizes(picture, decide(picture)) == {"old": 2, "new": 6}
+
+
 def test_room_is_made_for_who_starts_only_where_idle_nodes_are_not_enough() -> None:
     misfit = running("misfit", 6, constraint="pof2", min_nodes=4, max_nodes=12)
     for size, code in ((5, ReasonCode.POOL_SHARED), (6, ReasonCode.HEAD_JOB_WAITS)):

@@ -114,6 +114,8 @@ def test_where_ends_are_known_nobody_delays_the_head() -> None:
     assert {a.job: type(a) for a in beside.actions}["long"] is Start, "two nodes are left beside the head"
     picture = view(4, busy, head, long, replace(long, id="next"))
     assert sizes(picture, decide(picture))["next"] == 0, "the two are taken"
+    picture = view(4, busy, head, replace(short, submit_s=1.5), long)
+    assert sizes(picture, decide(picture))["long"] == 2, "one that has ended by then takes none"
 
 
 def test_nobody_delays_a_head_that_waits_for_nodes_which_come_back() -> None:

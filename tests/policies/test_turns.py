@@ -144,6 +144,21 @@ def test_larger_priorities_come_first_whatever_is_left() -> None:
     assert in_turn(Virtual(), works) == ["urgent", "small"]
 
 
+def test_of_those_that_end_together_who_came_first_is_served_first() -> None:
+    works = [work("later", 4.0, user="a", submit_s=2.0), work("sooner", 4.0, user="b", submit_s=1.0)]
+    assert in_turn(Virtual(), works) == ["sooner", "later"]
+
+
+def test_a_job_that_pauses_takes_nothing_of_the_share_of_the_others_of_its_user() -> None:
+    works = [
+        work("works", 8.0, user="ada", weight=2.0),
+        work("pauses", 0.0, done_s=6.0, user="ada", weight=2.0),
+    ]
+    # what it has done ahead of its share it waits for as if it were alone
+    virtual = Virtual({"works": 0.0, "pauses": 2.0}, 10.0)
+    assert ends(virtual, works) == {"works": 10.0 + 8.0 / 2.0, "pauses": 10.0 + 4.0 / 2.0}
+
+
 def test_what_a_job_had_ahead_of_its_share_counts_against_it() -> None:
     # both show one task; one has been at it for long, alone
     works = [work("old", 1.0, done_s=500.0), work("new", 1.0)]

@@ -351,7 +351,7 @@ def decided(s, job):
 
 @live(workers=2)
 async def test_what_a_job_waits_for_is_told_once_however_often_others_come_and_go(c, s, *workers):
-    rt = await dask_hpc.install(c, "fcfs")
+    rt = await dask_hpc.install(c, "fcfs", trace_keep=4)
     async with rt.job("first", nodes=2) as first, rt.job("waits", nodes=2) as waits:
         await started(s, first, 2)
         for number in range(3):
@@ -359,3 +359,16 @@ async def test_what_a_job_waits_for_is_told_once_however_often_others_come_and_g
                 await until(partial(decided, s, more), "it waits, too")
         held = [row["reason"] for row in await rt.decisions(job=waits.id) if row["result"] == "held"]
         assert len(held) == len(set(held)) > 0
+        # of what has happened no more is kept than is said, also when that changes
+        assert await kept(rt) == (4, len(await rt.decisions()))
+        await rt.update(trace_keep=3, decisions_keep=2)
+        assert await kept(rt) == (3, 2)
+        latest = (await rt.decisions())[-1]
+        await waits.cancel()
+        await until(lambda: engine(s).controller.decisions[-1] != latest, "one more")
+        assert await kept(rt) == (3, 2)
+
+
+async def kept(rt):
+    """Records (a trace begins with one that says whose it is) and decisions that are kept."""
+    return len(await rt.trace()) - 1, len(await rt.decisions())

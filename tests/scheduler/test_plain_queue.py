@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
+from types import SimpleNamespace
 
 import dask
+from distributed.collections import HeapSet
 from helpers import (
     Gate,
     Starts,
@@ -23,6 +25,8 @@ from helpers import (
 from tasks import slow_inc
 
 import dask_hpc
+from dask_hpc.scheduler.internals.allotment import Lane
+from dask_hpc.scheduler.placing.queue import PlainQueue
 
 
 @live(2)
@@ -149,3 +153,31 @@ async def test_jobs_that_take_turns_on_their_own_nodes_leave_plain_work_its_node
         assert record(s, two).held
         for job in (one, two):
             await job.cancel()
+
+
+class Task:
+    """A task in stock's queue."""
+
+    state = "queued"
+
+    def __init__(self, key):
+        self.key = key
+
+
+def test_what_is_nobodys_yet_does_not_keep_what_is_behind_it_in_the_queue_from_being_drawn():
+    root = Lane(None, "root", None)
+    queued = HeapSet(key=lambda ts: ts.key)
+    tasks = {number: Task(number) for number in range(6)}
+    for ts in tasks.values():
+        queued.add(ts)
+
+    def transitions(recommendations, stimulus_id):
+        for key in recommendations:
+            queued.discard(tasks[key])
+
+    scheduler = SimpleNamespace(queued=queued, transitions=transitions)
+    plain = Lane(SimpleNamespace(lanes={"root": root}), "queue", None)
+    owner = {key: plain for key in tasks if key != 1}
+    PlainQueue(SimpleNamespace(scheduler=scheduler, owner=owner), print).draw(4, "test")
+    assert sorted(ts.key for ts in queued) == [1, 4, 5]
+    assert [key for key, lane in owner.items() if lane is root] == [0, 2, 3]

@@ -218,9 +218,11 @@ async def test_a_policy_gives_roles_and_hears_why_not(c, s, a, b, d):
         assert [outcome.result for outcome in outcomes] == ["done", "refused", "refused"]
         assert [node.id for node in state.nodes.free()] == free[1:]
         assert state.nodes.nodes[free[0]].view().role == "staging"
-        back = SetRole(node=free[0], role="compute", reason=WHY)
-        assert [o.result for o in controller.act([back], "tick")[1]] == ["done"]
     await job.wait(10)
+    # it stays awake for the node that stock would take for another one, and no longer
+    assert engine(s).awake
+    back = SetRole(node=free[0], role="compute", reason=WHY)
+    assert [o.result for o in controller.act([back], "tick")[1]] == ["done"]
     await asleep(s)
 
 

@@ -94,9 +94,10 @@ async def test_an_actor_that_waits_when_the_cluster_is_restarted_is_not_made(c, 
         await started(s, first, 1)
         async with rt.job("second", nodes=2) as second:
             actor = c.submit(Counter, actor=True, key="actor")
-            await until(lambda: record(s, second).unfinished, "its graph has come")
+            await until(lambda: record(s, second).stranded, "it waits for a node")
             await c.restart()
             assert actor.cancelled()
+            assert not record(s, second).stranded
             await first.cancel()
             await started(s, second, 2)
             # graphs of a job keep their order: this one follows the actor's

@@ -157,9 +157,11 @@ def test_pools_may_come_from_the_configuration() -> None:
 
 def test_a_walltime_that_is_shorter_than_emptying_takes_is_said(caplog: pytest.LogCaptureFixture) -> None:
     options = {**COMMON, "scheduler_options": {"dashboard_address": ":0"}, "silence_logs": False}
+    # of several, Slurm takes the last; and one that it does not know, it refuses itself
+    short, odd = {"walltime": "30", "job_extra_directives": ["--time=2"]}, {"walltime": "soon"}
     with (
         caplog.at_level(logging.WARNING),
-        dask_hpc.SLURMCluster(**options, pools={"short": {"walltime": "2"}}),
+        dask_hpc.SLURMCluster(**options, pools={"short": short, "odd": odd}),
     ):
         pass
     said = [record.message for record in caplog.records if "walltime" in record.message]

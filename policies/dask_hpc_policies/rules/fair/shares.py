@@ -23,8 +23,6 @@ from dask_hpc_policies.rules.sizing import lowest_size, resizable
 _DIGITS = 9
 #: Those that differ by more are not, whatever the rounding.
 _EQUAL = 2e-9
-#: A fraction below this is not rounded up to a whole number.
-_NEARLY = 0.999
 
 
 class Claim(NamedTuple):
@@ -63,10 +61,7 @@ def divide(claims: Sequence[Claimant], nodes: int) -> list[int]:
         low if (share := weight * level) < low else high if share > high else share
         for low, high, weight in zip(lows, highs, weights, strict=True)
     ]
-    # only what is next to a whole number needs to be rounded, which takes longer than all else here
-    sizes = [
-        whole if share - (whole := int(share)) < _NEARLY else int(round(share, _DIGITS)) for share in exact
-    ]
+    sizes = [int(share) for share in exact]
     left = nodes - sum(sizes)
     if left > 0:
         fractions = [i for i, share in enumerate(exact) if share > sizes[i]]
