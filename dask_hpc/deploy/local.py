@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import dask
 import distributed
+from dask.utils import parse_timedelta
+from distributed.core import Status
+from distributed.deploy.cluster import Cluster
 
 from dask_hpc.deploy.arguments import check_counts, check_flags
 from dask_hpc.deploy.pooled import Pooled, check_name, checked, role_resources
@@ -80,6 +85,32 @@ class LocalCluster(Pooled, distributed.LocalCluster):
         check_counts(n=n)
         check_flags(**flags)
         return self._scale_pool(name, n, **flags)
+
+    def _update_worker_status(self, op: str, msg: Any) -> None:
+        if op != "remove" or msg not in self.scheduler_info["workers"]:
+            super()._update_worker_status(op, msg)
+            return
+        # stock's own look would close the nanny of a worker that takes longer to start, and nobody another
+        self._look_later(self.scheduler_info["workers"][msg]["name"])
+        Cluster._update_worker_status(self, op, msg)
+
+    def _look_later(self, name: Any, times: int = 2) -> None:
+        within_s = parse_timedelta(dask.config.get("distributed.deploy.lost-worker-timeout"))
+        asyncio.get_running_loop().call_later(within_s, self._look, name, times)
+
+    def _look(self, name: Any, times: int) -> None:
+        """Close what stands for a lost worker, unless that is there again or its nanny is starting it."""
+        if name not in self.workers or any(
+            worker["name"] == name for worker in self.scheduler_info["workers"].values()
+        ):
+            return
+        process = getattr(self.workers[name], "process", None)
+        if process is not None and process.status == Status.starting:
+            self._look_later(name)
+        elif times > 1:  # between two processes a nanny has none for a moment
+            self._look_later(name, times - 1)
+        else:
+            self._futures.add(asyncio.ensure_future(self.workers.pop(name).close()))
 
     def _next_spec(self, pool: str) -> dict[Any, Any]:
         if pool == DEFAULT_POOL:

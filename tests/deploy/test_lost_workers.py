@@ -1,0 +1,47 @@
+"""Workers of this machine that are killed: their nannies start them anew, however long that takes."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from distributed import Client
+from distributed.utils_test import gen_test
+from helpers import until
+
+import dask_hpc
+
+#: Less than a worker process takes to start that sleeps before.
+SOON = {"distributed.deploy.lost-worker-timeout": "200 ms"}
+ONE = {"n_workers": 1, "threads_per_worker": 1, "dashboard_address": ":0", "asynchronous": True}
+
+
+async def killed(cluster):
+    async with Client(cluster, asynchronous=True) as client:
+        (pid,) = (await client.run(os.getpid)).values()
+    await until(lambda: cluster.scheduler_info["workers"], "the cluster has heard of it")
+    os.kill(pid, signal.SIGKILL)
+    await until(lambda: not cluster.scheduler_info["workers"], "the cluster misses it")
+
+
+@gen_test(timeout=120, config=SOON)
+async def test_a_killed_worker_that_takes_long_to_start_is_not_given_up(tmp_path):
+    slow = tmp_path / "slow.py"
+    slow.write_text("import time\ntime.sleep(1)\n")
+    async with dask_hpc.LocalCluster(**ONE, preload=[str(slow)]) as cluster:
+        (nanny,) = cluster.workers.values()
+        await killed(cluster)
+        await until(lambda: cluster.scheduler.workers, "its nanny has started it anew", 60)
+        assert list(cluster.workers.values()) == [nanny]
+
+
+@gen_test(timeout=120, config=SOON)
+async def test_what_stands_for_a_worker_that_nobody_starts_anew_is_closed(monkeypatch):
+    async def fails():
+        raise OSError("no memory")
+
+    async with dask_hpc.LocalCluster(**ONE) as cluster:
+        (nanny,) = cluster.workers.values()
+        monkeypatch.setattr(nanny, "instantiate", fails)
+        await killed(cluster)
+        await until(lambda: not cluster.workers, "it is closed")
