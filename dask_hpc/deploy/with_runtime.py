@@ -9,6 +9,7 @@ from distributed.deploy.spec import SpecCluster
 from dask_hpc.config import Settings, settings
 from dask_hpc.errors import DaskHPCError, InstallError
 from dask_hpc.scheduler.install import attach, service_of
+from dask_hpc.scheduler.internals import selfcheck
 from dask_hpc.scheduler.leaving.releases import Releases
 
 
@@ -33,6 +34,8 @@ class WithRuntime(SpecCluster):
 
         For whoever asks for something now. What goes on of itself does not bring it back.
         """
+        if self._releases is None:
+            selfcheck.require_cluster(self)
         service = attach(cast(Any, self.scheduler), self._settings())
         self._releases = service.releases
         self._releases.wrap()

@@ -14,6 +14,7 @@ from outside import PATIENCE_S, until, workers
 
 import dask_hpc
 from dask_hpc.deploy.pooled import PoolAdaptive
+from dask_hpc.scheduler.internals import selfcheck
 
 POOLS = {
     "staging": {"n_workers": 1, "role": "staging", "threads_per_worker": 2, "env": {"IN_POOL": "staging"}},
@@ -82,6 +83,12 @@ def test_pools_have_sizes_and_roles_of_their_own_and_only_the_default_one_follow
 def test_pools_that_cannot_be_are_refused_before_anything_starts(pools, said):
     with pytest.raises(ValueError, match=said):
         dask_hpc.LocalCluster(n_workers=0, pools=pools)
+
+
+def test_a_release_whose_clusters_have_not_what_is_used_of_them_is_refused(monkeypatch):
+    monkeypatch.setattr(selfcheck, "_CLUSTER", [*selfcheck._CLUSTER, "_of_yesterday"])
+    with pytest.raises(RuntimeError, match=r"LocalCluster\._of_yesterday is missing\."):
+        dask_hpc.LocalCluster(n_workers=0, dashboard_address=":0")
 
 
 def test_an_unknown_pool_is_named_and_so_are_those_there_are():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -153,7 +154,7 @@ def taken_over(process, left, notes):
 
 
 @live(workers=1)
-async def test_a_scheduler_that_answers_is_there_and_nobody_else_is_taken_for_it(c, s, a):
+async def test_a_scheduler_that_answers_is_there_and_nobody_else_is_taken_for_it(c, s, a, monkeypatch):
     assert await answers(a.rpc, Owner(s.id, s.address))
     # another one listens where that did
     assert not await answers(a.rpc, Owner("Scheduler-of-before", s.address))
@@ -166,7 +167,25 @@ async def test_a_scheduler_that_answers_is_there_and_nobody_else_is_taken_for_it
         raise TimeoutError
 
     # somebody is there, and it may be that one
+    monkeypatch.setattr(left_behind, "_ANSWER_S", 0.3)
     assert await answers(lambda address: SimpleNamespace(identity=silent), Owner(s.id, s.address))
+
+
+@live(workers=1)
+async def test_a_scheduler_that_is_being_killed_is_not_there(c, s, a):
+    accepted = []
+
+    async def accept(reader, writer):
+        # the first one only looks whether somebody listens; what comes next breaks, as does the port
+        accepted.append(writer)
+        if len(accepted) > 1:
+            server.close()
+        writer.close()
+
+    server = await asyncio.start_server(accept, "127.0.0.1")
+    host, port = server.sockets[0].getsockname()
+    assert not await answers(a.rpc, Owner("Scheduler-of-before", f"tcp://{host}:{port}"))
+    assert len(accepted) > 1
 
 
 @live(workers=0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import distributed
@@ -17,6 +17,7 @@ from dask._task_spec import GraphNode
 from distributed import batched, broker, spans, stealing, worker_state_machine
 from distributed import scheduler as module
 from distributed.active_memory_manager import ActiveMemoryManagerExtension
+from distributed.deploy import cluster, spec
 from distributed.shuffle import ShuffleSchedulerPlugin
 from distributed.shuffle._core import SchedulerShuffleState, ShuffleRunSpec
 
@@ -114,6 +115,14 @@ _FUNCTIONS: Mapping[tuple[Any, str], tuple[str, ...]] = {
     (distributed.Worker, "digest_metric"): ("self", "name", "value"),
     (worker_state_machine.FreeKeysEvent, "__init__"): ("self", "stimulus_id", "keys"),
     (ShuffleSchedulerPlugin, "get_or_create"): ("self", "shuffle_id", "key", "worker"),
+    (cluster.Cluster, "_update_worker_status"): ("self", "op", "msg"),
+    (spec.SpecCluster, "_start"): ("self",),
+    (spec.SpecCluster, "_close"): ("self",),
+    (spec.SpecCluster, "_correct_state"): ("self",),
+    (spec.SpecCluster, "_correct_state_internal"): ("self",),
+    (spec.SpecCluster, "_threads_per_worker"): ("self",),
+    (spec.SpecCluster, "_memory_per_worker"): ("self",),
+    (spec.SpecCluster, "new_worker_spec"): ("self",),
     (stealing.WorkStealing, "move_task_confirm"): ("self", "key", "state", "stimulus_id", "worker"),
 }
 #: Attributes of a task, of a worker, of a client and of what else the scheduler knows.
@@ -142,6 +151,7 @@ _FIELDS: Mapping[Any, list[str]] = {
     worker_state_machine.WorkerState: ["total_resources", "available_resources"],
     worker_state_machine.TaskFinishedMsg: ["startstops"],
     worker_state_machine.TaskErredMsg: ["startstops"],
+    distributed.Nanny: ["process"],
 }
 #: Attributes of a running scheduler, and handlers that are wrapped.
 _ATTRIBUTES = (
@@ -150,6 +160,8 @@ _ATTRIBUTES = (
     "_workers_added_total _workers_removed_total no_workers_timeout _no_workers_since worker_plugins "
     "bandwidth rpc _broker idle total_nthreads resources task_groups task_prefixes transition_log"
 ).split()
+#: Attributes of a running cluster.
+_CLUSTER = "workers worker_spec scheduler scheduler_comm scheduler_info loop _adaptive _futures".split()
 _STREAMS = ("update-graph", "steal-response", "long-running", "worker-status-change", "close-client")
 
 
@@ -208,7 +220,16 @@ def check_scheduler(scheduler: Scheduler) -> list[str]:
 
 def require(scheduler: Scheduler) -> None:
     """Raise `InstallError` unless the installed `distributed` is as expected."""
-    problems = check() + check_scheduler(scheduler)
+    _refuse(check() + check_scheduler(scheduler))
+
+
+def require_cluster(running: spec.SpecCluster) -> None:
+    """Like `require`, for a running cluster."""
+    missing = [name for name in _CLUSTER if not hasattr(running, name)]
+    _refuse([f"{type(running).__name__}.{name} is missing" for name in missing])
+
+
+def _refuse(problems: Sequence[str]) -> None:
     if problems:
         raise InstallError(
             f"dask_hpc {__version__} does not know distributed {distributed.__version__}: "
