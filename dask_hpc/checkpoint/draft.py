@@ -43,6 +43,8 @@ class Draft:
         What it is made of.
     version
         The number that it gets.
+    target
+        The folder that it gets once it is whole.
     """
 
     def __init__(self, folder: Path, plan: Plan, newest: int, after: int = 0) -> None:
@@ -50,6 +52,7 @@ class Draft:
         self.plan = plan if self._key is None else sealed_files(plan, self._key)
         self.version = max(newest, after) + 1
         self._folder = folder
+        self.target = str(folder / folder_name(self.version))
         self._newest = newest
         self.path = str(folder / f".{folder_name(self.version)}-{uuid.uuid4().hex}")
         os.mkdir(self.path, 0o755)
@@ -88,7 +91,6 @@ class Draft:
         if self._lock is None:
             raise CheckpointError(f"{self.path} was finished or abandoned before; begin a new version")
         ordered = self._ordered(written)
-        target = self._folder / folder_name(self.version)
         try:
             self._end_shards(ordered)
             self._drop_packs(ordered)
@@ -100,7 +102,7 @@ class Draft:
             self._write_manifest(found)
             with Lock.take(self._folder):
                 self._check_newest()
-                self._rename(target)
+                self._rename(Path(self.target))
         except OSError as error:
             raise CheckpointError(
                 f"version {self.version} of {self.plan.name} cannot be finished in {self._folder}: "
@@ -110,7 +112,7 @@ class Draft:
         self._lock.release()
         self._lock = None
         return Version(
-            self.plan.name, self.version, str(target), True, found.bytes, found.created_s, found.levels
+            self.plan.name, self.version, self.target, True, found.bytes, found.created_s, found.levels
         )
 
     def link(self, packs: Iterable[tuple[str, str, str]]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,6 +49,8 @@ class Copy:
     written: Written
     #: Whether it is deleted once its result is back; else it stays as long as its version.
     passing: bool = False
+    #: Where the version is until it is whole and has its folder; empty: it is.
+    draft: str = ""
 
     @property
     def name(self) -> str:
@@ -56,7 +59,14 @@ class Copy:
 
     def read(self) -> Any:
         """The value; raises what `read_block` raises."""
-        return read_block(self.folder, self.array, self.number, self.written, trusted=True)
+        if self.draft:
+            # once that is gone, the folder is there
+            with suppress(OSError, ValueError, CheckpointError):
+                return self._read(self.draft)
+        return self._read(self.folder)
+
+    def _read(self, folder: str) -> Any:
+        return read_block(folder, self.array, self.number, self.written, trusted=True)
 
 
 @dataclass(frozen=True, slots=True)

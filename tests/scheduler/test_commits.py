@@ -50,9 +50,9 @@ async def test_results_that_come_back_are_followed_to_their_beginnings_together(
 ):
     counts, one_by_one = [], reads.not_remade
 
-    def counted(scheduler, keys):
+    def counted(scheduler, keys, *known):
         counts.append(len(keys))
-        return one_by_one(scheduler, keys)
+        return one_by_one(scheduler, keys, *known)
 
     monkeypatch.setattr(reads, "not_remade", counted)
     rt = await dask_hpc.install(c)

@@ -16,7 +16,7 @@ from helpers import Gate, asleep, engine, live, started, until
 from losses import kill
 
 import dask_hpc
-from dask_hpc.checkpoint.draft import Draft
+from dask_hpc.scheduler.checkpoint.memory import Memory
 from dask_hpc.scheduler.rpc.service import of
 from dask_hpc.scheduler.tables import losses
 from dask_hpc.worker import saved
@@ -237,22 +237,30 @@ async def test_what_it_was_made_from_has_failed_meanwhile(c, s, a, b, tmp_path):
 
 @live(workers=3)
 async def test_what_is_lost_before_its_version_is_whole_is_protected_once_it_is_back(
-    c, s, a, b, d, tmp_path, monkeypatch
+    c, s, a, b, d, monkeypatch
 ):
+    # what is in a folder comes back before: see `test_drafts`
+    write, written, whole, again = Memory.write, asyncio.Event(), asyncio.Event(), Gate()
+
+    async def write_slowly(*args):
+        found = await write(*args)
+        written.set()
+        await whole.wait()
+        return found
+
+    monkeypatch.setattr(Memory, "write", write_slowly)
     rt = await dask_hpc.install(c)
-    finishing, again, finish = Gate(), Gate(), Draft.finish
-    monkeypatch.setattr(Draft, "finish", lambda *args, **more: finishing.wait(finish(*args, **more)))
     data = await c.scatter(np.arange(5), workers=[a.address])
     child = c.submit(slow_once, data, again, workers=[b.address, d.address], key="child")
     await child
     first = next(
         worker for worker in (b, d) if worker.address in {ws.address for ws in s.tasks["child"].who_has}
     )
-    commit = await rt.checkpoint(child, "child", store=tmp_path, wait=False)
-    await until(lambda: finishing.arrived, "all is written")
+    commit = await rt.checkpoint(child, "child", levels=("L1",), wait=False)
+    await asyncio.wait_for(written.wait(), 30)
     await kill(s, [first])
     await until(lambda: again.arrived, "it is computed again")
-    finishing.open()
+    whole.set()
     await commit.wait()
     assert s.tasks["child"].state == "processing"
     s.validate_state()

@@ -14,20 +14,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Container, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Container, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from dask._task_spec import Task
 
+from dask_hpc.scheduler.checkpoint.copies import lasting, small_bytes, staying, stored, with_newer
 from dask_hpc.scheduler.core.notices import notify
 from dask_hpc.scheduler.internals import lineage, reads, writes
 from dask_hpc.scheduler.internals.lineage import Lineage
-from dask_hpc.scheduler.tables.small import size
 from dask_hpc.scheduler.tables.state import State
 from dask_hpc.scheduler.tables.watched import Watched
 from dask_hpc.worker import saved
-from dask_hpc.worker.saved import AnyCopy, Copy, MemoryCopy
+from dask_hpc.worker.saved import AnyCopy, Copy
 from dask_hpc.worker.small import SmallCopy
 
 if TYPE_CHECKING:
@@ -38,8 +38,6 @@ logger = logging.getLogger(__name__)
 _STIMULUS = "hpc-checkpoint"
 #: What comes back goes on to be read for so long, should it be lost again, in seconds.
 _SETTLE_S = 0.5
-#: Versions of one result in the store that are tried; in memory there is one.
-_COPIES = 2
 
 
 @dataclass(slots=True)
@@ -116,7 +114,7 @@ class Protected:
             if key in awaited and isinstance(copy, Copy):
                 # nobody computes it, and it is not provided twice
                 copy = replace(copy, passing=False)
-            self._have(key, one, _with(copy, one.copies, beside))
+            self._have(key, one, with_newer(copy, one.copies, beside))
             if one.lineage is not None:
                 lineage.renew(self._scheduler, key, _reading(key, one))
             elif states[key] == "released" or (one.always and states[key] == "memory"):
@@ -126,6 +124,27 @@ class Protected:
             # it need not be awaited again when it is lost
             self._state.awaited.discard(key)
             writes.unrestrict(self._scheduler.tasks[key])
+
+    def add_draft(self, copies: Mapping[Any, tuple[Copy, str]], known: dict[Any, bool]) -> None:
+        """Have what stock could not make again be read from a version that is not whole yet, until that is
+        added, or given up (`give_up`); nothing else is promised of it.
+
+        `known` is what `reads.not_remade` found out while the version is written.
+        """
+        tasks, others = self._scheduler.tasks, (self._of, self._state.awaited)
+        new = [key for key in copies if key in tasks and not any(key in each for each in others)]
+        self.add({key: copies[key] for key in reads.not_remade(self._scheduler, new, known)})
+
+    def give_up(self, draft: str) -> None:
+        """A version does not become whole: what is in memory is as before, what is read from it is lost."""
+        found = [key for key, one in self._of.items() if any(_in_draft(copy, draft) for copy in one.copies)]
+        for key, state in reads.states(self._scheduler, found).items():
+            one = self._of[key]
+            if left := tuple(copy for copy in one.copies if not _in_draft(copy, draft)):
+                self._have(key, one, left)
+            elif one.lineage is not None and state == "memory":
+                lineage.put_back(self._scheduler, key, one.lineage)
+                self._drop(key)
 
     def read(self, copies: Mapping[Any, tuple[AnyCopy, str]]) -> None:
         """Results that are about to be computed are read instead.
@@ -171,12 +190,12 @@ class Protected:
     def leave_memory(self, folders: Set[str]) -> bool:
         """Read the results of versions in memory from the store alone, if it has them all; whether it has."""
         held = [(key, one) for key, one in self._of.items() if any(c.folder in folders for c in one.copies)]
-        stored = all(any(isinstance(copy, Copy) for copy in _lasting(one.copies)) for _, one in held)
-        for key, one in held if stored else ():
+        there = all(any(map(stored, one.copies)) for _, one in held)
+        for key, one in held if there else ():
             self._have(key, one, tuple(copy for copy in one.copies if copy.folder not in folders))
             if one.lineage is not None:
                 lineage.renew(self._scheduler, key, _reading(key, one))
-        return bool(held) and stored
+        return bool(held) and there
 
     def sole(self, addresses: Collection[str], leaving: Collection[str]) -> dict[str, list[Any]]:
         """Results that come back whoever leaves and that none else hold, by one of `addresses` that does.
@@ -187,7 +206,7 @@ class Protected:
         for address in addresses:
             for key in reads.sole_keys(self._scheduler, {address}, leaving):
                 one = self._of.get(key)
-                if one is not None and any(not isinstance(copy, MemoryCopy) for copy in one.copies):
+                if one is not None and any(map(staying, one.copies)):
                     found.setdefault(address, []).append(key)
         return found
 
@@ -283,7 +302,7 @@ class Protected:
         self.restored += 1
         # others hear of this transition after us
         self._later(lambda: self._state.read_back.discard(key))
-        if not one.always or _lasting(one.copies) != one.copies:
+        if not one.always or lasting(one.copies) != one.copies:
             if not self._returned:
                 asyncio.get_running_loop().call_later(_SETTLE_S, self._settle)
             self._returned.add(key)
@@ -298,9 +317,9 @@ class Protected:
             if one is not None and one.lineage is not None and states.get(key) == "memory":
                 lineage.put_back(self._scheduler, key, one.lineage)
                 one.lineage = None
-                if (lasting := _lasting(one.copies)) != one.copies:
-                    self._have(key, one, lasting)
-                if lasting:
+                if (stay := lasting(one.copies)) != one.copies:
+                    self._have(key, one, stay)
+                if stay:
                     settled[key] = one
                 else:
                     self._drop(key)
@@ -346,7 +365,7 @@ class Protected:
                 if not self._unused:
                     self._later(self._let_go)
                 self._unused.add(copy.folder)
-        self.small_bytes += _small_bytes(copies) - _small_bytes(one.copies)
+        self.small_bytes += small_bytes(copies) - small_bytes(one.copies)
         one.copies = copies
 
     def _let_go(self) -> None:
@@ -366,28 +385,11 @@ class _InVersions(Container[Any]):
 
     def __contains__(self, key: object) -> bool:
         one = self.of.get(key)
-        return one is not None and any(not isinstance(each, SmallCopy) for each in _lasting(one.copies))
+        return one is not None and any(not isinstance(each, SmallCopy) for each in lasting(one.copies))
 
 
-def _with(copy: AnyCopy, before: Sequence[AnyCopy], beside: bool) -> tuple[AnyCopy, ...]:
-    """Copies of a result with a newer one: what is in memory is read first."""
-    every = [copy, *before]
-    in_memory = [each for each in every if isinstance(each, MemoryCopy)]
-    return (
-        *[each for each in every if isinstance(each, SmallCopy)][:1],
-        *in_memory[:1],
-        *[each for each in in_memory[1:] if beside and each.group is not None][:1],
-        *[each for each in every if isinstance(each, Copy)][:_COPIES],
-    )
-
-
-def _lasting(copies: tuple[AnyCopy, ...]) -> tuple[AnyCopy, ...]:
-    """Those that stay when their result is back."""
-    return tuple(copy for copy in copies if not (isinstance(copy, Copy) and copy.passing))
-
-
-def _small_bytes(copies: Sequence[AnyCopy]) -> int:
-    return sum(size(copy) for copy in copies if isinstance(copy, SmallCopy))
+def _in_draft(copy: AnyCopy, draft: str) -> bool:
+    return isinstance(copy, Copy) and copy.draft == draft
 
 
 def _reading(key: Any, one: _Protected) -> Task:

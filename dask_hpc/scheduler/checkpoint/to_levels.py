@@ -29,7 +29,7 @@ from dask_hpc.scheduler.checkpoint.left import Left
 from dask_hpc.scheduler.checkpoint.protected import Protected
 from dask_hpc.scheduler.checkpoint.reading import Reading
 from dask_hpc.scheduler.checkpoint.silent import Silent
-from dask_hpc.scheduler.checkpoint.writing import UNKNOWN_S, Writing, to_store
+from dask_hpc.scheduler.checkpoint.writing import UNKNOWN_S, Block, Writing, to_store
 from dask_hpc.scheduler.internals import runs
 from dask_hpc.scheduler.placing.gate import Gate
 from dask_hpc.scheduler.tables.state import State
@@ -184,6 +184,8 @@ class ToLevels:
             # versions and tasks share what the file system gives
             writing.lease = self._gate.lease(await in_store(mount_of, Path(draft.path)))
             asked_s = stopwatch_s()
+            if commit.protect:
+                writing.wrote = self._from_draft(draft)
             touching = asyncio.ensure_future(_touch(draft.path))
             try:
                 await writing.run(to_store(draft.path))
@@ -199,14 +201,12 @@ class ToLevels:
             commit.finishing_s = stopwatch_s() - wrote_s
         except BaseException:
             commit.version = before
+            self._protected.give_up(draft.path)
             await asyncio.shield(in_store(draft.abandon))
             raise
         commit.path, commit.nbytes = version.path, version.bytes
         commit.levels = (*commit.levels, "L3")
-        copies = {
-            key: (Copy(version.path, block.array, block.number, block.written), block.type_name)
-            for key, block in writing.blocks.items()
-        }
+        copies = _copies(writing.blocks, version.path)
         if commit.protect:
             self._protected.add(copies)
             self._held.stored(name, in_memory)
@@ -214,6 +214,11 @@ class ToLevels:
         if commit.job is not None:
             commit.copies = copies
         await self._tidy(store, version.path)
+
+    def _from_draft(self, draft: Draft) -> Callable[[Mapping[Any, Block]], None]:
+        """Has what stock could not make again come back from a draft: it may be hours before it is whole."""
+        known: dict[Any, bool] = {}
+        return lambda blocks: self._protected.add_draft(_copies(blocks, draft.target, draft.path), known)
 
     async def _tidy(self, store: Store, version: str) -> None:
         """Keep the last versions of a name in the store, and those that are in use."""
@@ -236,6 +241,14 @@ class ToLevels:
     def _unread(self, names: Collection[str] | None) -> bool:
         """Whether no task of these names is there; None: it cannot be told which names."""
         return names is not None and not runs.in_use(self._scheduler, names)
+
+
+def _copies(blocks: Mapping[Any, Block], folder: str, draft: str = "") -> dict[Any, tuple[Copy, str]]:
+    """Copies of results, and the name of the type of each."""
+    return {
+        key: (Copy(folder, block.array, block.number, block.written, draft=draft), block.type_name)
+        for key, block in blocks.items()
+    }
 
 
 def _versions_in(home: str, folders: Collection[str]) -> dict[str, int]:

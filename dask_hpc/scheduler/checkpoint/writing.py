@@ -129,6 +129,8 @@ class Writing:
         #: Who has not answered after so many seconds, before anything is written, is told to it; gives those
         #: that are done without. None: all are waited for.
         self.late: tuple[float, Callable[[Collection[str]], Awaitable[set[str]]]] | None = None
+        #: Hears of what has been written, by result.
+        self.wrote: Callable[[Mapping[Any, Block]], None] | None = None
         #: Tokens of the file system that is written to, one a call; None: it is none that has some.
         self.lease: Lease | None = None
         self._moves = asyncio.Event()
@@ -354,6 +356,8 @@ class Writing:
                     self.unwritable.add(keys[number])
             elif answer is not None:
                 self._note(index, number, keys[number], *answer)
+        if self.wrote is not None:
+            self.wrote({key: self.blocks[key] for key in keys.values() if key in self.blocks})
         if missing:
             self._tried(missing, address, "it has not got it")
             await asyncio.sleep(_AGAIN_S)

@@ -1,0 +1,55 @@
+"""The copies of one result: in what order they are read, and what can be counted on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dask_hpc.scheduler.tables.small import size
+from dask_hpc.worker.saved import AnyCopy, Copy, MemoryCopy
+from dask_hpc.worker.small import SmallCopy
+
+#: Versions of one result in the store that are tried; in memory there is one.
+_COPIES = 2
+
+
+def with_newer(copy: AnyCopy, before: Sequence[AnyCopy], beside: bool) -> tuple[AnyCopy, ...]:
+    """Copies of a result with a newer one, or one that is whole now: what is in memory is read first.
+
+    Parameters
+    ----------
+    beside
+        Whether an older copy in the memory of a host of which others have parities stays.
+    """
+    every = [copy, *(each for each in before if whole(each) or each.name != copy.name)]
+    in_memory = [each for each in every if isinstance(each, MemoryCopy)]
+    return (
+        *[each for each in every if isinstance(each, SmallCopy)][:1],
+        *in_memory[:1],
+        *[each for each in in_memory[1:] if beside and each.group is not None][:1],
+        *[each for each in every if isinstance(each, Copy)][:_COPIES],
+    )
+
+
+def whole(copy: AnyCopy) -> bool:
+    """Whether its version is: it may be given up else."""
+    return not (isinstance(copy, Copy) and copy.draft)
+
+
+def staying(copy: AnyCopy) -> bool:
+    """Whether it is there whichever host leaves."""
+    return whole(copy) and not isinstance(copy, MemoryCopy)
+
+
+def stored(copy: AnyCopy) -> bool:
+    """Whether it is in the store, and stays when its result is back."""
+    return isinstance(copy, Copy) and whole(copy) and not copy.passing
+
+
+def lasting(copies: tuple[AnyCopy, ...]) -> tuple[AnyCopy, ...]:
+    """Those that stay when their result is back."""
+    return tuple(copy for copy in copies if not isinstance(copy, Copy) or stored(copy))
+
+
+def small_bytes(copies: Sequence[AnyCopy]) -> int:
+    """What those that the scheduler holds itself take, in bytes."""
+    return sum(size(copy) for copy in copies if isinstance(copy, SmallCopy))

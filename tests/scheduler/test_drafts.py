@@ -1,0 +1,86 @@
+"""What stock could not make again comes back from a version that is not whole yet, and only until it is."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import pytest
+from distributed import Worker
+from helpers import Gate, live, until
+from losses import kill
+
+import dask_hpc
+from dask_hpc.errors import CheckpointError
+from dask_hpc.scheduler.rpc.service import of
+from dask_hpc.worker.saved import Copy
+
+
+def fails(gate):
+    """A task that waits at a gate, and has no result."""
+    gate.wait(None)
+    raise OSError("no result")
+
+
+def protected(s):
+    return of(s).commits.protected
+
+
+async def scattered(c, s, worker, rest, store):
+    """Data of which a version has everything but `rest`."""
+    data = await c.scatter({"data": np.arange(5.0)}, workers=[worker.address])
+    made = c.submit(np.sum, data["data"], workers=[worker.address])
+    await made
+    rt = await dask_hpc.install(c)
+    commit = await rt.checkpoint([data["data"], made, rest], "values", store=store, wait=False)
+    await until(lambda: {"data", made.key} <= protected(s)._of.keys(), "its blocks are written")
+    assert (await commit.status())["state"] == "writing"
+    return data["data"], made, commit
+
+
+@live(workers=3)
+async def test_scattered_data_that_is_lost_while_a_version_is_written_comes_back(c, s, a, b, d, tmp_path):
+    gate = Gate()
+    rest = c.submit(gate.wait, 7, workers=[d.address])
+    data, made, commit = await scattered(c, s, a, rest, tmp_path)
+    assert protected(s).sole([a.address], [a.address]) == {}, "what may be given up is moved before it goes"
+    assert data.key not in protected(s).in_versions
+    await kill(s, [a])
+    np.testing.assert_array_equal(await asyncio.wait_for(data, 30), np.arange(5.0))
+    assert await asyncio.wait_for(made, 30) == 10
+    assert (await commit.status())["state"] == "writing"
+    gate.open()
+    assert (await commit.wait(30)).version == 1
+    # and now that it is whole, from there
+    assert {one.copies[0].draft for one in protected(s)._of.values()} == {""}
+    assert {len(one.copies) for one in protected(s)._of.values()} == {1}
+    async with Worker(s.address, nthreads=1):
+        await kill(s, [b, d])
+        np.testing.assert_array_equal(await asyncio.wait_for(data, 30), np.arange(5.0))
+        assert await asyncio.wait_for(c.gather([made, rest]), 30) == [10, 7]
+    s.validate_state()
+
+
+@pytest.mark.errors("Checkpoint 'values': no new version")
+@live(workers=2)
+async def test_of_a_version_that_does_not_become_whole_nothing_is_read(c, s, a, b, tmp_path):
+    gate = Gate()
+    rest = c.submit(fails, gate, workers=[b.address])
+    data, made, commit = await scattered(c, s, a, rest, tmp_path)
+    (copy,) = protected(s)._of[data.key].copies
+    assert s.tasks[data.key].run_spec is not None
+    gate.open()
+    with pytest.raises(CheckpointError, match="its task has failed"):
+        await commit.wait(30)
+    assert len(protected(s)) == 0
+    assert s.tasks[data.key].run_spec is None
+    assert s.tasks[made.key].dependencies == {s.tasks[data.key]}
+    np.testing.assert_array_equal(await asyncio.wait_for(data, 30), np.arange(5.0))
+    with pytest.raises(FileNotFoundError):
+        copy.read()
+    # of one that has become whole meanwhile it is
+    await (await dask_hpc.install(c)).checkpoint([data, made], "values", store=tmp_path)
+    (there,) = protected(s)._of[data.key].copies
+    late = Copy(there.folder, there.array, 0, there.written, draft=copy.draft)
+    np.testing.assert_array_equal(late.read(), np.arange(5.0))
+    s.validate_state()
