@@ -266,10 +266,15 @@ async def test_what_is_lost_before_its_version_is_whole_is_protected_once_it_is_
     s.validate_state()
     again.open()
     np.testing.assert_array_equal(await asyncio.wait_for(child, 30), np.arange(5))
+    # stock forgets it before the child is lost
+    parent = s.tasks[data.key]
+    for copied in {ws.address for ws in parent.who_has} - {a.address}:
+        s.request_remove_replicas(copied, [data.key], stimulus_id="test")
+    await until(lambda: {ws.address for ws in parent.who_has} == {a.address}, "it is there alone")
     await kill(s, [a])
+    assert data.key not in s.tasks
     async with Worker(s.address, nthreads=1):
         await kill(s, [worker for worker in (b, d) if worker is not first])
-        assert data.key not in s.tasks
         np.testing.assert_array_equal(await asyncio.wait_for(child, 30), np.arange(5))
     assert checkpoints(s)["restored_results"] == 1
     s.validate_state()
