@@ -86,6 +86,8 @@ class MemoryCopy:
     group: Group | None = None
     blob: int = 0
     start: int = 0
+    #: As long as the version is not whole, its name; else empty.
+    draft: str = ""
 
     @property
     def folder(self) -> str:

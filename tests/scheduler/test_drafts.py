@@ -26,23 +26,34 @@ def protected(s):
     return of(s).commits.protected
 
 
-async def scattered(c, s, worker, rest, store):
+#: Where versions are: in the folder of a test, or in the memory of its host.
+PLACES = pytest.mark.parametrize("place", ["store", "memory"])
+
+
+def where(place, folder):
+    return {"store": folder} if place == "store" else {"levels": ["L1"]}
+
+
+async def scattered(c, s, worker, rest, place):
     """Data of which a version has everything but `rest`."""
     data = await c.scatter({"data": np.arange(5.0)}, workers=[worker.address])
     made = c.submit(np.sum, data["data"], workers=[worker.address])
     await made
     rt = await dask_hpc.install(c)
-    commit = await rt.checkpoint([data["data"], made, rest], "values", store=store, wait=False)
+    commit = await rt.checkpoint([data["data"], made, rest], "values", **place, wait=False)
     await until(lambda: {"data", made.key} <= protected(s)._of.keys(), "its blocks are written")
     assert (await commit.status())["state"] == "writing"
     return data["data"], made, commit
 
 
+@PLACES
 @live(workers=3)
-async def test_scattered_data_that_is_lost_while_a_version_is_written_comes_back(c, s, a, b, d, tmp_path):
+async def test_scattered_data_that_is_lost_while_a_version_is_written_comes_back(
+    c, s, a, b, d, tmp_path, place
+):
     gate = Gate()
     rest = c.submit(gate.wait, 7, workers=[d.address])
-    data, made, commit = await scattered(c, s, a, rest, tmp_path)
+    data, made, commit = await scattered(c, s, a, rest, where(place, tmp_path))
     assert protected(s).sole([a.address], [a.address]) == {}, "what may be given up is moved before it goes"
     assert data.key not in protected(s).in_versions
     await kill(s, [a])
@@ -61,12 +72,13 @@ async def test_scattered_data_that_is_lost_while_a_version_is_written_comes_back
     s.validate_state()
 
 
+@PLACES
 @pytest.mark.errors("Checkpoint 'values': no new version")
 @live(workers=2)
-async def test_of_a_version_that_does_not_become_whole_nothing_is_read(c, s, a, b, tmp_path):
+async def test_of_a_version_that_does_not_become_whole_nothing_is_read(c, s, a, b, tmp_path, place):
     gate = Gate()
     rest = c.submit(fails, gate, workers=[b.address])
-    data, made, commit = await scattered(c, s, a, rest, tmp_path)
+    data, made, commit = await scattered(c, s, a, rest, where(place, tmp_path))
     (copy,) = protected(s)._of[data.key].copies
     assert s.tasks[data.key].run_spec is not None
     gate.open()
@@ -76,6 +88,8 @@ async def test_of_a_version_that_does_not_become_whole_nothing_is_read(c, s, a, 
     assert s.tasks[data.key].run_spec is None
     assert s.tasks[made.key].dependencies == {s.tasks[data.key]}
     np.testing.assert_array_equal(await asyncio.wait_for(data, 30), np.arange(5.0))
+    if place == "memory":
+        return
     with pytest.raises(FileNotFoundError):
         copy.read()
     # of one that has become whole meanwhile it is
@@ -83,4 +97,7 @@ async def test_of_a_version_that_does_not_become_whole_nothing_is_read(c, s, a, 
     (there,) = protected(s)._of[data.key].copies
     late = Copy(there.folder, there.array, 0, there.written, draft=copy.draft)
     np.testing.assert_array_equal(late.read(), np.arange(5.0))
+    # one that fails before it has a name takes nothing from those that are whole
+    protected(s).give_up("")
+    assert protected(s)._of[data.key].copies == (there,)
     s.validate_state()

@@ -17,6 +17,7 @@ from losses import kill
 
 import dask_hpc
 from dask_hpc.scheduler.checkpoint.memory import Memory
+from dask_hpc.scheduler.checkpoint.protected import Protected
 from dask_hpc.scheduler.rpc.service import of
 from dask_hpc.scheduler.tables import losses
 from dask_hpc.worker import saved
@@ -239,7 +240,8 @@ async def test_what_it_was_made_from_has_failed_meanwhile(c, s, a, b, tmp_path):
 async def test_what_is_lost_before_its_version_is_whole_is_protected_once_it_is_back(
     c, s, a, b, d, monkeypatch
 ):
-    # what is in a folder comes back before: see `test_drafts`
+    # what it hangs on came to be such that stock cannot make it again after that was looked at (`test_drafts`)
+    monkeypatch.setattr(Protected, "from_draft", lambda self, copies_of: None)
     write, written, whole, again = Memory.write, asyncio.Event(), asyncio.Event(), Gate()
 
     async def write_slowly(*args):

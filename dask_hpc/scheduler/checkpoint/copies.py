@@ -30,9 +30,14 @@ def with_newer(copy: AnyCopy, before: Sequence[AnyCopy], beside: bool) -> tuple[
     )
 
 
+def draft_of(copy: AnyCopy) -> str:
+    """Name of its version as long as that is not whole, and may be given up; else empty."""
+    return "" if isinstance(copy, SmallCopy) else copy.draft
+
+
 def whole(copy: AnyCopy) -> bool:
-    """Whether its version is: it may be given up else."""
-    return not (isinstance(copy, Copy) and copy.draft)
+    """Whether its version is."""
+    return not draft_of(copy)
 
 
 def staying(copy: AnyCopy) -> bool:
@@ -47,7 +52,7 @@ def stored(copy: AnyCopy) -> bool:
 
 def lasting(copies: tuple[AnyCopy, ...]) -> tuple[AnyCopy, ...]:
     """Those that stay when their result is back."""
-    return tuple(copy for copy in copies if not isinstance(copy, Copy) or stored(copy))
+    return tuple(copy for copy in copies if stored(copy) or (whole(copy) and not isinstance(copy, Copy)))
 
 
 def small_bytes(copies: Sequence[AnyCopy]) -> int:

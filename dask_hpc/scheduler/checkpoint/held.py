@@ -18,7 +18,7 @@ from dask_hpc.checkpoint.plan import Plan
 from dask_hpc.checkpoint.services import closed, served, services_of
 from dask_hpc.errors import CheckpointError
 from dask_hpc.scheduler.checkpoint.kept import Kept
-from dask_hpc.scheduler.checkpoint.memory import Memory
+from dask_hpc.scheduler.checkpoint.memory import Memory, copies_in
 from dask_hpc.scheduler.checkpoint.protected import Protected
 from dask_hpc.scheduler.checkpoint.writing import Writing
 from dask_hpc.scheduler.internals import reads
@@ -104,7 +104,15 @@ class Held:
             many losses as that.
         """
         self._kept.make_room(plan.name, not protect)
-        copies, note = await self._memory.write(plan, number, writing, scheme)
+        if protect:
+            writing.wrote = self._protected.from_draft(
+                lambda blocks: copies_in(writing.draft, blocks, writing.draft)
+            )
+        try:
+            copies, note = await self._memory.write(plan, number, writing, scheme)
+        except BaseException:
+            self._protected.give_up(writing.draft)
+            raise
         self._repairs.pop(plan.name, None)
         made = {copy.folder for copy, _ in copies.values()}
         grouped = [copy.group is not None for copy, _ in copies.values()]

@@ -23,7 +23,7 @@ from dask_hpc.errors import CheckpointError
 from dask_hpc.scheduler.checkpoint.asked import managers_of
 from dask_hpc.scheduler.checkpoint.dropping import Dropping
 from dask_hpc.scheduler.checkpoint.listed import Listed
-from dask_hpc.scheduler.checkpoint.writing import Writing
+from dask_hpc.scheduler.checkpoint.writing import Block, Writing
 from dask_hpc.scheduler.tables.state import State
 from dask_hpc.scheduler.tables.watched import Watched
 from dask_hpc.worker import host_memory
@@ -132,6 +132,7 @@ class Memory:
         # versions may follow each other at once, where there is room for two
         await self._dropping.done(_LOOKED_S)
         version = await self._begin(writing)
+        writing.draft = version.version
         try:
             await writing.run(version.call)
             copies, note = await self._protect(version, writing, scheme)
@@ -235,11 +236,7 @@ class Memory:
     async def _protect(
         self, version: InMemory, writing: Writing, scheme: Scheme | None
     ) -> tuple[dict[Any, Kept], str]:
-        copies: dict[Any, Kept] = {}
-        for key, block in writing.blocks.items():
-            assert block.home is not None
-            copy = MemoryCopy(version.version, block.array, block.number, block.written, block.home)
-            copies[key] = copy, block.type_name
+        copies = copies_in(version.version, writing.blocks)
         self._note(version, writing)
         if scheme is None:
             return copies, ""
@@ -382,6 +379,16 @@ class Memory:
         self.records.clear()
         self.untouched.clear()
         self._watched.leave(self)
+
+
+def copies_in(version: str, blocks: Mapping[Any, Block], draft: str = "") -> dict[Any, Kept]:
+    """Copies of results in a version in memory (its name as long as it is not whole: `draft`)."""
+    made: dict[Any, Kept] = {}
+    for key, block in blocks.items():
+        assert block.home is not None
+        copy = MemoryCopy(version, block.array, block.number, block.written, block.home, draft=draft)
+        made[key] = copy, block.type_name
+    return made
 
 
 def _address(home: Home) -> str:

@@ -16,11 +16,11 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Container, Mapping, Set
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dask._task_spec import Task
 
-from dask_hpc.scheduler.checkpoint.copies import lasting, small_bytes, staying, stored, with_newer
+from dask_hpc.scheduler.checkpoint.copies import draft_of, lasting, small_bytes, staying, stored, with_newer
 from dask_hpc.scheduler.core.notices import notify
 from dask_hpc.scheduler.internals import lineage, reads, writes
 from dask_hpc.scheduler.internals.lineage import Lineage
@@ -33,6 +33,7 @@ from dask_hpc.worker.small import SmallCopy
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler
 
+T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 _STIMULUS = "hpc-checkpoint"
@@ -125,22 +126,29 @@ class Protected:
             self._state.awaited.discard(key)
             writes.unrestrict(self._scheduler.tasks[key])
 
-    def add_draft(self, copies: Mapping[Any, tuple[Copy, str]], known: dict[Any, bool]) -> None:
-        """Have what stock could not make again be read from a version that is not whole yet, until that is
-        added, or given up (`give_up`); nothing else is promised of it.
+    def from_draft(
+        self, copies_of: Callable[[Mapping[Any, T]], Mapping[Any, tuple[AnyCopy, str]]]
+    ) -> Callable[[Mapping[Any, T]], None]:
+        """Has what stock could not make again be read from a version that is not whole yet.
 
-        `known` is what `reads.not_remade` found out while the version is written.
+        Gives what is to hear of what is written of it, of which `copies_of` makes copies, until all is
+        added, or given up (`give_up`). Nothing else is promised of it.
         """
-        tasks, others = self._scheduler.tasks, (self._of, self._state.awaited)
-        new = [key for key in copies if key in tasks and not any(key in each for each in others)]
-        self.add({key: copies[key] for key in reads.not_remade(self._scheduler, new, known)})
+        known: dict[Any, bool] = {}
+
+        def hears(written: Mapping[Any, T]) -> None:
+            new = [key for key in written if key not in self._of and key not in self._state.awaited]
+            doubtful = reads.not_remade(self._scheduler, new, known)
+            self.add(copies_of({key: written[key] for key in doubtful}))
+
+        return hears
 
     def give_up(self, draft: str) -> None:
         """A version does not become whole: what is in memory is as before, what is read from it is lost."""
-        found = [key for key, one in self._of.items() if any(_in_draft(copy, draft) for copy in one.copies)]
-        for key, state in reads.states(self._scheduler, found).items():
+        of_it = [key for key, one in self._of.items() if draft and draft in map(draft_of, one.copies)]
+        for key, state in reads.states(self._scheduler, of_it).items():
             one = self._of[key]
-            if left := tuple(copy for copy in one.copies if not _in_draft(copy, draft)):
+            if left := tuple(copy for copy in one.copies if draft_of(copy) != draft):
                 self._have(key, one, left)
             elif one.lineage is not None and state == "memory":
                 lineage.put_back(self._scheduler, key, one.lineage)
@@ -386,10 +394,6 @@ class _InVersions(Container[Any]):
     def __contains__(self, key: object) -> bool:
         one = self.of.get(key)
         return one is not None and any(not isinstance(each, SmallCopy) for each in lasting(one.copies))
-
-
-def _in_draft(copy: AnyCopy, draft: str) -> bool:
-    return isinstance(copy, Copy) and copy.draft == draft
 
 
 def _reading(key: Any, one: _Protected) -> Task:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 import os
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -185,7 +185,8 @@ class ToLevels:
             writing.lease = self._gate.lease(await in_store(mount_of, Path(draft.path)))
             asked_s = stopwatch_s()
             if commit.protect:
-                writing.wrote = self._from_draft(draft)
+                writing.draft, made = draft.path, partial(_copies, folder=draft.target, draft=draft.path)
+                writing.wrote = self._protected.from_draft(made)
             touching = asyncio.ensure_future(_touch(draft.path))
             try:
                 await writing.run(to_store(draft.path))
@@ -195,13 +196,13 @@ class ToLevels:
             if not writing.waits and (nbytes := writing.own_bytes) >= _TELLING_BYTES:
                 self.written_bytes_s = max(self.written_bytes_s, nbytes / max(wrote_s - asked_s, 1e-3))
             version = await _in_thread(
-                functools.partial(draft.finish, levels=(*commit.levels, "L3")), writing.written
+                partial(draft.finish, levels=(*commit.levels, "L3")), writing.written
             )
             commit.writing_s += wrote_s - began_s
             commit.finishing_s = stopwatch_s() - wrote_s
         except BaseException:
             commit.version = before
-            self._protected.give_up(draft.path)
+            self._protected.give_up(writing.draft)
             await asyncio.shield(in_store(draft.abandon))
             raise
         commit.path, commit.nbytes = version.path, version.bytes
@@ -214,11 +215,6 @@ class ToLevels:
         if commit.job is not None:
             commit.copies = copies
         await self._tidy(store, version.path)
-
-    def _from_draft(self, draft: Draft) -> Callable[[Mapping[Any, Block]], None]:
-        """Has what stock could not make again come back from a draft: it may be hours before it is whole."""
-        known: dict[Any, bool] = {}
-        return lambda blocks: self._protected.add_draft(_copies(blocks, draft.target, draft.path), known)
 
     async def _tidy(self, store: Store, version: str) -> None:
         """Keep the last versions of a name in the store, and those that are in use."""

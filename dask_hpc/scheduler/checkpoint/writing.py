@@ -129,7 +129,8 @@ class Writing:
         #: Who has not answered after so many seconds, before anything is written, is told to it; gives those
         #: that are done without. None: all are waited for.
         self.late: tuple[float, Callable[[Collection[str]], Awaitable[set[str]]]] | None = None
-        #: Hears of what has been written, by result.
+        #: What the version is called until it is whole; hears of what has been written of it, by result.
+        self.draft = ""
         self.wrote: Callable[[Mapping[Any, Block]], None] | None = None
         #: Tokens of the file system that is written to, one a call; None: it is none that has some.
         self.lease: Lease | None = None
