@@ -149,6 +149,9 @@ class Store:
         try:
             with os.scandir(self.folder) as entries:
                 found = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+            named = sorted(name for name in found if not name.startswith(".") and _is_name(name))
+            mode = os.R_OK | os.X_OK
+            return [name for name in named if os.access(self.folder / name, mode) or self._is_ours(name)]
         except FileNotFoundError:
             return []
         except OSError as error:
@@ -156,9 +159,6 @@ class Store:
                 f"the store {self.folder} cannot be read: {error.strerror or error}; give the folder that "
                 "hpc.checkpoint.store names"
             ) from None
-        named = sorted(name for name in found if not name.startswith(".") and _is_name(name))
-        mode = os.R_OK | os.X_OK
-        return [name for name in named if os.access(self.folder / name, mode) or self._is_ours(name)]
 
     def newest(self, name: str, version: int | None = None) -> Version:
         """The newest version of a checkpoint, or the one asked for.

@@ -163,6 +163,26 @@ def test_export_of_a_damaged_version_leaves_nothing(store: Path, tmp_path: Path)
     assert list((tmp_path / "copies").iterdir()) == []
 
 
+def test_a_file_that_cannot_be_opened_is_named_with_the_reason(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, last = os.open, str(store / "field" / "000003" / "t" / "c" / "0" / "0")
+
+    def refuse(path: Any, *arguments: Any, **more: Any) -> int:
+        descriptor = opened(path, *arguments, **more)
+        if os.readlink(f"/proc/self/fd/{descriptor}") == last:
+            os.close(descriptor)
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return descriptor
+
+    monkeypatch.setattr(os, "open", refuse)
+    texts = [problem["text"] for problem in told(store, "verify", "field", code=1)["problems"]]
+    assert "block 0: Permission denied" in texts
+    assert not any("Errno" in text for text in texts)
+    result = run("checkpoint", "export", "field", str(tmp_path / "copy"), "--store", str(store))
+    refused(result, 1, f"Permission denied ({last})")
+
+
 def test_status_sums_up_each_name(store: Path) -> None:
     draft = Store(store).begin(describe(FIELD, "other")[0])
     (store / "field" / "000003" / "manifest.json").write_text("{}")
@@ -195,6 +215,10 @@ def test_what_others_let_nobody_read_hides_nothing_else(store: Path, monkeypatch
 
     monkeypatch.setattr(os, "scandir", read)
     monkeypatch.setattr(os, "access", lambda path, mode: str(path) != private and access(path, mode))
+    with monkeypatch.context() as another:
+        # of a store that lets its names be read, and nothing be asked of them
+        another.setattr(os, "lstat", lambda path: read(private))
+        refused(run("checkpoint", "ls", "--store", str(store)), 1, f"the store {store} cannot be read")
     for command in ("ls", "status"):
         # ours, which we have closed ourselves
         refused(run("checkpoint", command, "--store", str(store)), 1, "other cannot be read")
