@@ -251,6 +251,11 @@ class Draft:
 
     def _check_newest(self) -> None:
         newest = max(numbers(self._folder), default=0)
+        if newest < self._newest:
+            raise CheckpointError(
+                f"version {self._newest} of {self.plan.name} was removed while the next one was written; "
+                "write again"
+            )
         if newest != self._newest:
             raise CheckpointError(
                 f"version {newest} of {self.plan.name} was finished by another writer while this one was "

@@ -48,6 +48,12 @@ def export(
     target = Path(os.path.abspath(path))
     if os.path.lexists(target):
         raise CheckpointError(f"{target} exists; give a path where nothing is")
+    home = Path(os.path.realpath(version.path)).parent
+    if home in Path(os.path.realpath(target)).parents:
+        raise CheckpointError(
+            f"{target} is in the folder of {version.name} in the store, and would be taken for one of its "
+            "versions, or go with one; give a path elsewhere"
+        )
     found = version.manifest()
     part = target.with_name(f".{target.name}-{uuid.uuid4().hex}")
     try:

@@ -67,8 +67,12 @@ def open_inside(folder: str, relative: str, flags: int, *, make: bool = False) -
         When the path could lead out of the folder.
     """
     *folders, name = parts(relative)
-    with _inner(folder, folders, make) as descriptor:
-        return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644, dir_fd=descriptor)
+    try:
+        with _inner(folder, folders, make) as descriptor:
+            return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644, dir_fd=descriptor)
+    except OSError as error:
+        error.filename = os.path.join(folder, relative)  # not the last part alone
+        raise
 
 
 def read_inside(folder: str, relative: str, most: int | None = None) -> bytes:

@@ -145,10 +145,13 @@ class Store:
         return found
 
     def names(self) -> list[str]:
-        """Names of all checkpoints."""
+        """Names of all checkpoints, but for those that their owners let nobody else read."""
         try:
             with os.scandir(self.folder) as entries:
                 found = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+            named = sorted(name for name in found if not name.startswith(".") and _is_name(name))
+            mode = os.R_OK | os.X_OK
+            return [name for name in named if os.access(self.folder / name, mode) or self._is_ours(name)]
         except FileNotFoundError:
             return []
         except OSError as error:
@@ -156,7 +159,6 @@ class Store:
                 f"the store {self.folder} cannot be read: {error.strerror or error}; give the folder that "
                 "hpc.checkpoint.store names"
             ) from None
-        return sorted(name for name in found if not name.startswith(".") and _is_name(name))
 
     def newest(self, name: str, version: int | None = None) -> Version:
         """The newest version of a checkpoint, or the one asked for.
@@ -308,8 +310,7 @@ def _own(folder: Path) -> None:
     if found.st_mode & 0o022:
         raise CheckpointError(
             f"{folder} can be written to by others than you; chmod go-w {folder}, or take another name for "
-            "the "
-            "checkpoint"
+            "the checkpoint"
         )
 
 

@@ -108,7 +108,7 @@ def _block(folder: str, array: Array, number: int, written: Written, key: bytes 
             if read_inside(folder, path, len(expected)) != expected:
                 yield Problem(path, "its content differs")
     except (OSError, ValueError) as error:
-        yield Problem(path, f"block {number}: {error}")
+        yield Problem(path, f"block {number}: {getattr(error, 'strerror', None) or error}")
 
 
 def _pack(folder: str, array: Array, pack: str) -> Iterator[Problem]:
@@ -122,7 +122,7 @@ def _pack(folder: str, array: Array, pack: str) -> Iterator[Problem]:
         if read_inside(folder, path, len(expected)) != expected:
             yield Problem(path, "its content differs, or its pack was cut")
     except (OSError, ValueError) as error:
-        yield Problem(path, str(error))
+        yield Problem(path, getattr(error, "strerror", None) or str(error))
 
 
 def _padding(folder: str, path: str, written: Written, end: int) -> None:

@@ -6,6 +6,7 @@ Rules of the file: text in, values out; a wrong one is a usage error that names 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,16 @@ import click
 
 
 class GivenPath(click.Path):
-    """A `click.Path` that refuses an empty one, as of a variable that is not set: it would be this folder."""
+    """A `click.Path` that refuses an empty one, as of a variable that is not set: it would be this folder.
+
+    A shell leaves ``~`` as it is in ``--option=~/path``: it is the home here, too.
+    """
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The path, or a usage error."""
         if not value:
             self.fail("'' is no path.", param, ctx)
-        return super().convert(value, param, ctx)
+        return super().convert(os.path.expanduser(value), param, ctx)
 
 
 #: A file that is there; one that is to be written; a folder that is to be filled; any.

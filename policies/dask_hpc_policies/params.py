@@ -296,7 +296,7 @@ def _read_text(_: Parameter, value: Any) -> str:
 
 def _read_path(parameter: Parameter, value: Any) -> str:
     text = _read_text(parameter, value)
-    if not text.startswith("/"):
+    if not text.startswith("/") or "\0" in text:
         raise ParameterError("not absolute")
     return text
 

@@ -12,12 +12,14 @@ from typing import Any
 
 import dask.array as da
 import pytest
-from saved import save
+from saved import computed, save, written
 
+from dask_hpc.checkpoint.describe import describe
 from dask_hpc.checkpoint.inside import rename
 from dask_hpc.checkpoint.locks import Lock
 from dask_hpc.checkpoint.store import Store
 from dask_hpc.checkpoint.verify import verify
+from dask_hpc.errors import CheckpointError
 
 LOCKS = Path("/proc/locks")
 
@@ -85,3 +87,15 @@ def test_a_rename_whose_answer_was_lost_was_done(tmp_path: Path, monkeypatch: py
     assert (version.version, verify(version)) == (1, [])
     with pytest.raises(FileNotFoundError):
         rename(str(tmp_path / "nothing"), version.path)
+
+
+def test_what_was_removed_under_the_next_version_was_written_by_nobody_else(tmp_path: Path) -> None:
+    versions(tmp_path)
+    plan, keys = describe(obj := da.arange(6, chunks=3), "field")
+    draft = Store(tmp_path).begin(plan)
+    known = written(draft, computed(plan, keys, obj))
+    Store(tmp_path).remove("field", 3)
+    with pytest.raises(CheckpointError, match=r"version 3 of field was removed while .*; write again"):
+        draft.finish(known)
+    draft.abandon()
+    assert save(obj, tmp_path).version == 1

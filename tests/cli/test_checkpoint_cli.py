@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -64,6 +65,15 @@ def test_the_store_may_come_from_the_settings(store: Path) -> None:
     with dask.config.set({"hpc.checkpoint.store": None}):
         refused(run("checkpoint", "ls"), 2, "--store DIR", "hpc.checkpoint.store")
     refused(run("checkpoint", "ls", "--store", str(store / "no")), 2, "is not a folder")
+
+
+def test_a_store_and_a_copy_whose_paths_begin_with_a_tilde_are_in_that_home(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for command in (["ls"], ["export", "field", "~/copy"]):
+        assert run("checkpoint", *command, "--store=~/store").exit_code == 0
+    assert open_checkpoint(tmp_path / "copy").sizes == FIELD.sizes
 
 
 def test_verify_says_which_file_is_damaged_and_exits_with_1(store: Path) -> None:
@@ -133,6 +143,14 @@ def test_export_copies_what_plain_xarray_opens(store: Path, tmp_path: Path) -> N
     refused(run("checkpoint", "export", "field", str(copy), "--store", str(store)), 1, "exists")
 
 
+@pytest.mark.parametrize("place", ["field/000009", "field/000003/copy", "link/000009"])
+def test_a_copy_among_the_versions_is_refused(store: Path, place: str) -> None:
+    (store / "link").symlink_to(store / "field")
+    with unchanged(store):
+        result = run("checkpoint", "export", "field", str(store / place), "--store", str(store))
+    refused(result, 1, "would be taken for one of its versions", "give a path elsewhere")
+
+
 def test_export_of_a_damaged_version_leaves_nothing(store: Path, tmp_path: Path) -> None:
     path = store / "field" / "000003" / "t" / "c" / "0" / "0"
     raw = bytearray(path.read_bytes())
@@ -143,6 +161,26 @@ def test_export_of_a_damaged_version_leaves_nothing(store: Path, tmp_path: Path)
         result = run("checkpoint", "export", "field", str(target), "--store", str(store))
     refused(result, 1, "is damaged", "t/c/0/0")
     assert list((tmp_path / "copies").iterdir()) == []
+
+
+def test_a_file_that_cannot_be_opened_is_named_with_the_reason(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, last = os.open, str(store / "field" / "000003" / "t" / "c" / "0" / "0")
+
+    def refuse(path: Any, *arguments: Any, **more: Any) -> int:
+        descriptor = opened(path, *arguments, **more)
+        if os.readlink(f"/proc/self/fd/{descriptor}") == last:
+            os.close(descriptor)
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return descriptor
+
+    monkeypatch.setattr(os, "open", refuse)
+    texts = [problem["text"] for problem in told(store, "verify", "field", code=1)["problems"]]
+    assert "block 0: Permission denied" in texts
+    assert not any("Errno" in text for text in texts)
+    result = run("checkpoint", "export", "field", str(tmp_path / "copy"), "--store", str(store))
+    refused(result, 1, f"Permission denied ({last})")
 
 
 def test_status_sums_up_each_name(store: Path) -> None:
@@ -164,6 +202,32 @@ def test_status_sums_up_each_name(store: Path) -> None:
 def test_a_name_that_could_be_a_path_is_refused(store: Path, command: list[str]) -> None:
     with unchanged(store):
         refused(run("checkpoint", *command, "--store", str(store)), 2, "is no name for a checkpoint")
+
+
+def test_what_others_let_nobody_read_hides_nothing_else(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    private = str(store / "other")
+    owner, scandir, access = os.getuid(), os.scandir, os.access
+
+    def read(path: Any) -> Any:
+        if str(path) == private:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), private)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", read)
+    monkeypatch.setattr(os, "access", lambda path, mode: str(path) != private and access(path, mode))
+    with monkeypatch.context() as another:
+        # of a store that lets its names be read, and nothing be asked of them
+        another.setattr(os, "lstat", lambda path: read(private))
+        refused(run("checkpoint", "ls", "--store", str(store)), 1, f"the store {store} cannot be read")
+    for command in ("ls", "status"):
+        # ours, which we have closed ourselves
+        refused(run("checkpoint", command, "--store", str(store)), 1, "other cannot be read")
+        with monkeypatch.context() as another:
+            another.setattr(os, "geteuid", lambda: owner + 1)
+            rows = told(store, command)
+            assert {row["name"] for row in (rows if command == "ls" else rows["names"])} == {"field"}
+            refused(run("checkpoint", "verify", "none", "--store", str(store)), 1, "there are field")
+            refused(run("checkpoint", "verify", "other", "--store", str(store)), 1, "look at its permissions")
 
 
 def test_unknown_names_and_versions_say_which_there_are(store: Path) -> None:

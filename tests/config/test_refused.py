@@ -39,6 +39,14 @@ async def test_a_folder_that_the_scheduler_cannot_write_to_is_refused(c, s, tmp_
     ):
         with pytest.raises(ConfigError, match=rf"{name} is .*below-a-file.*workers are not asked"):
             await rt.update(**{setting: folder})
+        long, longer = str(tmp_path / "new" / ("n" * 256)), str(tmp_path) + "/new" * 1024
+        for each, said in (
+            (long, "too long"),
+            (longer, "too long"),
+            (f"{tmp_path}/a\0b", "an absolute path"),
+        ):
+            with pytest.raises(ConfigError, match=rf"(?s){name} is .*{said}"):
+                await rt.update(**{setting: each})
         assert (await rt.status())["settings"][setting] is None
         await rt.update(**{setting: str(tmp_path / "new" / "folder")})
     assert not list(tmp_path.iterdir()), "who writes there first makes it"

@@ -268,14 +268,19 @@ class Departing:
 
 def problem(directory: str) -> str | None:
     """Why nothing can be written below a folder, which need not be there yet; None when something can."""
-    there = directory
+    at = there = directory
     while not os.path.lexists(there):
         there = os.path.dirname(there)
     try:
         with tempfile.TemporaryFile(dir=there):
-            return None
+            pass
+        # what is too long is not there either, and can never be
+        for at in (*(os.path.join(there, part) for part in directory[len(there) :].split("/")), directory):
+            with suppress(FileNotFoundError):
+                os.lstat(at)
+        return None
     except OSError as error:
-        return f"{type(error).__name__}: {error.strerror}: {there!r}"
+        return f"{type(error).__name__}: {error.strerror}: {at!r}"
 
 
 def _make(folder: str) -> None:
