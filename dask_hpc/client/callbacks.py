@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import inspect
 import logging
 import traceback
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any
 
 from dask_hpc.client.turns import is_cancelled
@@ -14,21 +16,36 @@ from dask_hpc.client.turns import is_cancelled
 logger = logging.getLogger("dask_hpc")
 
 
+def own_thread(flow: str) -> Executor | None:
+    """The thread of a flow's callbacks: it begins with the first of them, and ends with the last reference.
+
+    They may take as long as they like. On a thread of the loop's own others would wait for it, those of a
+    `LocalCluster`'s scheduler too, and whoever closes the loop.
+    """
+    return ThreadPoolExecutor(1, f"dask-hpc-{flow}")
+
+
 async def call_all(
-    callbacks: Sequence[Callable[[int, Any], Any]], step: int, dataset: Callable[[int], Any], flow: str
+    callbacks: Sequence[Callable[[int, Any], Any]],
+    step: int,
+    dataset: Callable[[int], Any],
+    flow: str,
+    thread: Executor | None,
 ) -> str:
     """Call each with the step and a data set of it, of its own; what one of them has raised, if any has.
 
-    One that raises is logged; the others are called all the same.
+    One that raises is logged; the others are called all the same. Those that are no coroutine functions are
+    called on `thread`.
     """
-    failed = ""
+    failed, loop = "", asyncio.get_running_loop()
     for callback in callbacks:
         why: tuple[str, str] | None = None
         try:
             if inspect.iscoroutinefunction(callback):
                 found = callback(step, dataset(step))
             else:
-                found, why = await asyncio.to_thread(_called, callback, step, dataset(step))
+                call = contextvars.copy_context().run
+                found, why = await loop.run_in_executor(thread, call, _called, callback, step, dataset(step))
             # also of what was not seen to be a coroutine function; a future of the cluster is a result
             if inspect.iscoroutine(found):
                 await found

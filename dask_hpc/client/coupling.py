@@ -18,7 +18,7 @@ import dask
 from distributed import Future
 
 from dask_hpc.channel import Channel
-from dask_hpc.client.callbacks import call_all, call_soon
+from dask_hpc.client.callbacks import call_all, call_soon, own_thread
 from dask_hpc.client.datasets import kept_dataset
 from dask_hpc.client.flow_graph import StepGraph
 from dask_hpc.client.inside import Inside
@@ -59,7 +59,7 @@ class Flow:
         self._submitted = self._begun = self._called = self._done = 0
         #: Turns that had to make room, and those before them are not done.
         self._ousted: set[int] = set()
-        self._calling = False
+        self._calling, self._thread = False, own_thread(name)
         self._total: int | None = None
         self._analyses: dict[str, Analysis] = {}
         self._callbacks: list[Callable[[int, Any], Any]] = []
@@ -225,7 +225,7 @@ class Flow:
 
     def _finished(self, why: str) -> None:
         """No value comes any more."""
-        self._outcome = why
+        self._outcome, self._thread = why, None
         for turn in self._turns.values():
             turn.release(why)
         self._turns.clear()
@@ -367,7 +367,7 @@ class Flow:
         if callbacks and not turn.lost:
             self._calling = True
             made = partial(kept_dataset, self._channel.client, self._fields, turn.layout or [], turn.sources)
-            failed = await call_all(callbacks, turn.step, made, self.name)
+            failed = await call_all(callbacks, turn.step, made, self.name, self._thread)
             self._callback_error, self._calling = failed or self._callback_error, False
         self._called = number + 1
         self._pass()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import dask
@@ -17,6 +19,8 @@ from dask_hpc_policies.params import shown
 
 #: A connection may take so many seconds however short the program waits.
 _CONNECT_S = 1.0
+#: Letters of why one has failed.
+_WHY = 500
 
 
 def address_of(scheduler: Any) -> str:
@@ -74,6 +78,46 @@ def check_caller(loop: asyncio.AbstractEventLoop, process: int) -> None:
         text = "another thread is in a call of this Source: call it from one thread at a time"
     if text:
         raise RuntimeError(text)
+
+
+def apart(function: Callable[[], Any]) -> None:
+    """Call a function that blocks: in a thread of its own where an event loop runs here."""
+    if asyncio._get_running_loop() is None:
+        function()
+        return
+    thread = threading.Thread(target=function, name="dask-hpc-source")
+    thread.start()
+    thread.join()
+
+
+def why_of(error: BaseException) -> str:
+    """What has ended a program, as messages can tell it: in short, in letters that UTF-8 has."""
+    return f"{type(error).__name__}: {error}"[:_WHY].encode(errors="replace").decode()
+
+
+def blocks_of(
+    fields: Mapping[str, Field], blocks: Mapping[str, Any], at: Mapping[str, int]
+) -> tuple[list[dict[str, Any]], list[np.ndarray]]:
+    """What a worker is told of the blocks of a step, and these; raises `ValueError` for what cannot be."""
+    for what, given, kind in (("blocks", blocks, "arrays by field"), ("at", at, "numbers by dimension")):
+        if not isinstance(given, Mapping):
+            raise ValueError(f"{what} is of type {type(given).__name__}; needed: a dict, {kind}")
+    if blocks.keys() != fields.keys():
+        raise ValueError(
+            f"blocks are of {', '.join(map(repr, blocks)) or 'nothing'}; needed: one of each of "
+            f"{', '.join(map(repr, fields))}"
+        )
+    dims = {dim for one in fields.values() for dim in one.dims}
+    if unknown := at.keys() - dims:
+        first, allowed = min(map(repr, unknown)), ", ".join(map(repr, sorted(dims)))
+        raise ValueError(f"at has {first}; allowed: {allowed}")
+    told, arrays = [], []
+    for name, block in blocks.items():
+        array = array_of(fields[name], block)
+        begin, shape = fields[name].placed(at, array.shape, array.dtype.name)
+        told.append({"field": name, "at": begin, "shape": shape, "dtype": array.dtype.name})
+        arrays.append(array)
+    return told, arrays
 
 
 def array_of(field: Field, block: Any) -> np.ndarray:

@@ -18,7 +18,15 @@ from distributed.comm import CommClosedError, connect
 from distributed.core import rpc
 from distributed.protocol import to_serialize
 
-from dask_hpc.coupling.given import address_of, array_of, check_caller, connect_s, connection_of
+from dask_hpc.coupling.given import (
+    address_of,
+    apart,
+    blocks_of,
+    check_caller,
+    connect_s,
+    connection_of,
+    why_of,
+)
 from dask_hpc.coupling.kept import Kept
 from dask_hpc.coupling.this_host import hosts
 from dask_hpc.errors import CouplingError, InstallError
@@ -31,8 +39,8 @@ T = TypeVar("T")
 #: How soon one asks again for what is not there yet, in seconds: later each time, up to a most; and how long
 #: what was interrupted may take to end.
 _AGAIN_S, _LATER, _AGAIN_MOST_S, _ENDS_S = 0.05, 1.5, 2.0, 1.0
-#: Ranks that a flow may have; letters of why one has failed.
-_RANKS, _WHY = 2**20, 500
+#: Ranks that a flow may have.
+_RANKS = 2**20
 
 
 class Source:
@@ -99,8 +107,8 @@ class Source:
         self._flow: str | None = None
         self._slots = 0
         self._last: int | None = None
-        #: Whether the program exchanges data itself.
-        self._held = False
+        #: Whether the program exchanges data itself, and whether it was left while a thread was in a call.
+        self._held = self._left = False
         #: Steps whose blocks went through the ring, over the connection, and to another worker again.
         self.by_ring = self.by_comm = self.sent_again = 0
         #: Steps whose blocks are still there, and those of them that are to be sent again now.
@@ -126,11 +134,8 @@ class Source:
         if kind is None:
             self.close()
             return
-        if self._comm is not None:
-            with suppress(Exception):  # what is gone without a word has failed, too
-                why = f"{type(error).__name__}: {error}"[:_WHY]
-                self._run(lambda: asyncio.wait_for(self._comm.write({"op": "fail", "why": why}), _ENDS_S))
-        self._abort()
+        # from wherever it is called: nothing is to be raised in the place of what has ended the block
+        apart(lambda: self._fail(error))
 
     def send(self, step: int, blocks: Mapping[str, Any], at: Mapping[str, int] | None = None) -> bool:
         """Hand over this process's blocks of a step; the arrays are the caller's again when it returns.
@@ -159,14 +164,14 @@ class Source:
             When the flow has failed or is closed.
         """
         if self._comm is None:
-            raise CouplingError(f"source {self.rank} of {self.name!r} is closed")
+            raise self._closed()
         if self._held:
             raise RuntimeError("send was called inside of communicating(); send before it, or afterwards")
         # of NumPy's kinds, too: what is sent is a plain number
         step = checked_number("step", step, -(2**62), 2**62)
         if self._last is not None and step <= self._last:
             raise ValueError(f"step is {step}; allowed: above {self._last}, the last one, and each step once")
-        told, arrays = self._checked(blocks, {} if at is None else at)
+        told, arrays = blocks_of(self._fields, blocks, {} if at is None else at)
         taken = self._run(lambda: self._send(step, told, arrays))
         self._last = step
         return taken
@@ -189,6 +194,9 @@ class Source:
             yield
         finally:
             self._hold(within)
+
+    def _closed(self) -> CouplingError:
+        return CouplingError(f"source {self.rank} of {self.name!r} is closed")
 
     def _hold(self, held: bool) -> None:
         self._held = held
@@ -219,9 +227,23 @@ class Source:
                 self._loop.run_until_complete(asyncio.wait([task], timeout=_ENDS_S))
                 self._abort()
             raise
+        finally:
+            if self._left:
+                self._abort()
+
+    def _fail(self, error: BaseException) -> None:
+        if self._comm is not None:
+            with suppress(Exception):  # what is gone without a word has failed, too
+                said = {"op": "fail", "why": why_of(error)}
+                self._run(lambda: asyncio.wait_for(self._comm.write(said), _ENDS_S))
+        self._abort()
 
     def _abort(self) -> None:
         if self._comm is not None:
+            if self._loop.is_running():  # another thread is in a call, which ends
+                self._left = True
+                self._loop.call_soon_threadsafe(self._comm.abort)
+                return
             self._comm.abort()
             self._comm = self._ring = None
             # else the memory of the ring would be there as long as this is
@@ -229,29 +251,6 @@ class Source:
         if not self._loop.is_closed():
             self._loop.run_until_complete(asyncio.sleep(0))
             self._loop.close()
-
-    def _checked(
-        self, blocks: Mapping[str, Any], at: Mapping[str, int]
-    ) -> tuple[list[dict[str, Any]], list[np.ndarray]]:
-        for what, given, kind in (("blocks", blocks, "arrays by field"), ("at", at, "numbers by dimension")):
-            if not isinstance(given, Mapping):
-                raise ValueError(f"{what} is of type {type(given).__name__}; needed: a dict, {kind}")
-        if blocks.keys() != self._fields.keys():
-            raise ValueError(
-                f"blocks are of {', '.join(map(repr, blocks)) or 'nothing'}; needed: one of each of "
-                f"{', '.join(map(repr, self._fields))}"
-            )
-        dims = {dim for one in self._fields.values() for dim in one.dims}
-        if unknown := at.keys() - dims:
-            first, allowed = min(map(repr, unknown)), ", ".join(map(repr, sorted(dims)))
-            raise ValueError(f"at has {first}; allowed: {allowed}")
-        told, arrays = [], []
-        for name, block in blocks.items():
-            array = array_of(self._fields[name], block)
-            begin, shape = self._fields[name].placed(at, array.shape, array.dtype.name)
-            told.append({"field": name, "at": begin, "shape": shape, "dtype": array.dtype.name})
-            arrays.append(array)
-        return told, arrays
 
     async def _join(self, lost: str | None = None) -> None:
         deadline_s, again_s = time.monotonic() + self.timeout_s, _AGAIN_S
@@ -315,6 +314,8 @@ class Source:
                 await self._send_again()
                 return await self._sent(step, told, arrays)
             except (CommClosedError, OSError):
+                if self._left:
+                    raise self._closed() from None
                 self._comm.abort()
             try:
                 await self._join(lost=self._worker)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -282,6 +284,32 @@ async def test_a_step_is_done_though_its_callback_gives_a_future_of_what_never_e
     assert ((await flow.status())["callback_error"], never.status) == ("", "pending")
     never.release()
     await flow.close()
+    await nothing_left(s, a)
+
+
+@live(workers=1, timeout=60)
+async def test_nobody_else_on_the_loop_waits_for_a_callback_that_does_not_return(c, s, a):
+    flow, _ = await started(c)
+    begun, ends = threading.Event(), threading.Event()
+
+    def waits(step, ds):
+        begun.set()
+        ends.wait(30)
+
+    await flow.on_step(waits)
+    # as many threads as the loop has, whoever's callbacks are on them
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+    async with producers(s, (0, 8)) as made:
+        await opened(made)
+        made[0].tell("send", step=0)
+        await until(begun.is_set, "the callback was called")
+        try:
+            assert await asyncio.wait_for(asyncio.to_thread(int), 10) == 0
+            await flow.close()
+        finally:
+            ends.set()
+    names = lambda: [each.name for each in threading.enumerate()]  # noqa: E731
+    await until(lambda: not any(name.startswith("dask-hpc-heat") for name in names()), "its thread is gone")
     await nothing_left(s, a)
 
 

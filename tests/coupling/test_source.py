@@ -15,13 +15,14 @@ import numpy as np
 import psutil
 import pytest
 from coupled import opened, started
-from helpers import live
-from sources import asked, nothing_left, producers
+from helpers import live, until
+from sources import asked, nothing_left, producers, whole
 
 import dask_hpc
 from dask_hpc.coupling.adios import shares
 from dask_hpc.coupling.given import check_caller
 from dask_hpc.coupling.kept import Kept
+from dask_hpc.errors import CouplingError
 from dask_hpc.worker.coupling import room
 from dask_hpc.worker.coupling.ring import Ring, RingEnd
 from dask_hpc.worker.host_process import memory_folder
@@ -53,6 +54,36 @@ async def test_a_source_goes_on_that_is_called_where_it_cannot_be_and_whose_proc
         assert await asked(made[0], "send", step=1) is True
         made[0].tell("close")
         assert [each async for each in values] == [(0, 0.0), (1, 1.0)]
+    await flow.close()
+    await nothing_left(s, a)
+
+
+@live(workers=1, timeout=60)
+async def test_what_ends_the_block_of_a_source_is_raised_and_told_wherever_that_is(c, s, a):
+    def left(source: dask_hpc.Source) -> None:
+        # the name of a file, say, that is no UTF-8
+        with pytest.raises(OSError, match="no file"), source:
+            raise OSError("no file \udc80")
+
+    flow, values = await started(c)
+    source = await asyncio.to_thread(dask_hpc.Source, "heat", s.address, timeout=20)
+    left(source)  # an event loop runs here
+    with pytest.raises(CouplingError, match=r"rank 0 has ended with OSError: no file \?$"):
+        await anext(values)
+    await flow.close()
+
+    # another thread waits for room in the queue
+    flow, values = await started(c, queue=1)
+    source = await asyncio.to_thread(dask_hpc.Source, "heat", s.address, timeout=20)
+    assert await asyncio.to_thread(source.send, 0, {"T": whole(0)}) is True
+    sending = asyncio.ensure_future(asyncio.to_thread(source.send, 1, {"T": whole(1)}))
+    await until(source._loop.is_running, "it is in a call")
+    await asyncio.to_thread(left, source)
+    with pytest.raises(CouplingError, match="source 0 of 'heat' is closed"):
+        await asyncio.wait_for(sending, 20)
+    assert await anext(values) == (0, 0.0)
+    with pytest.raises(CouplingError, match="rank 0 is gone without a word"):
+        await anext(values)
     await flow.close()
     await nothing_left(s, a)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import Counter
+from pathlib import Path
 from threading import Thread
 from types import SimpleNamespace
 
@@ -17,7 +18,7 @@ from zarr.storage import LocalStore, LoggingStore, MemoryStore, ZipStore
 from dask_hpc.scheduler.internals.span_metrics import executed
 from dask_hpc.scheduler.io.learned import Learned, Run
 from dask_hpc.wire import IO_METRIC
-from dask_hpc.worker.io import counters
+from dask_hpc.worker.io import counters, mounts
 from dask_hpc.worker.io.mounts import mount_of
 from dask_hpc.worker.io.rest import through_files
 from dask_hpc.worker.metered import metered
@@ -35,6 +36,25 @@ def test_bytes_are_of_the_latest_file_that_was_opened_for_them(monkeypatch):
 
     assert (places(opened), places(opened[::-1])) == (["/in", "/out"], ["/in", "/out"])
     assert (places(both[:1]), places([])) == (["/both", "/both"], ["unknown", "unknown"])
+
+
+def test_files_in_the_memory_of_the_host_are_of_its_mount_and_devices_of_none():
+    assert mounts.mount_of_file("/dev/shm/scratch/a") == mount_of(Path("/dev/shm/scratch"))
+    assert [mounts.mount_of_file(f"/dev/{one}") for one in ("null", "pts/0")] == [None, None]
+
+
+def test_where_a_process_writes_what_it_says_is_not_where_its_data_is(monkeypatch, tmp_path):
+    # as a worker of a batch job has them: what it says goes home, what HDF5 has opened is on scratch
+    open_files, home, scratch = (tmp_path / name for name in ("fd", "home", "scratch"))
+    for folder in (open_files, home, scratch):
+        folder.mkdir()
+    for number, path in enumerate([home / "in", home / "job.out", home / "job.err", scratch / "a.h5"]):
+        path.touch()
+        (open_files / str(number)).symlink_to(path)
+    monkeypatch.setattr(mounts, "_OPEN_FILES", str(open_files))
+    monkeypatch.setattr(mounts, "mount_of_folder", lambda folder: ("lustre", folder))
+    monkeypatch.setattr(mounts, "_looked", (-mounts._LOOK_AGAIN_S, mounts.UNKNOWN))
+    assert mounts.mount_of_open_files() == ("lustre", str(scratch))
 
 
 def test_only_the_latest_files_of_a_task_are_remembered():

@@ -13,8 +13,11 @@ _SHARED = {
 }  # fmt: skip
 _MOUNTS = Path("/proc/self/mounts")
 _OPEN_FILES = "/proc/self/fd"
-#: Where what is open is no file of anybody's data.
+#: Where what is open is no file of anybody's data, and where in there it is.
 _NO_FILES = ("/dev/", "/proc/", "/sys/", "/memfd:")
+_FILES = "/dev/shm/"
+#: Open as long as the process is: what it is told and says, as into the file of a batch job.
+_STANDARD = frozenset("012")
 #: Whose file system is not known.
 UNKNOWN = ("unknown", "files")
 #: The files that the process has open are looked at anew after so long.
@@ -51,7 +54,8 @@ def mount_of_file(path: str) -> tuple[str, str] | None:
     """`mount_of` a file; None for what is no file of data (of /proc, or a device)."""
     if not path.startswith("/"):
         path = os.path.abspath(path)
-    return None if path.startswith(_NO_FILES) else mount_of_folder(path[: path.rindex("/")] or "/")
+    no_file = path.startswith(_NO_FILES) and not path.startswith(_FILES)
+    return None if no_file else mount_of_folder(path[: path.rindex("/")] or "/")
 
 
 _looked: tuple[float, tuple[str, str]] = (-_LOOK_AGAIN_S, UNKNOWN)
@@ -66,7 +70,7 @@ def mount_of_open_files() -> tuple[str, str]:
     now_s = time.monotonic()
     if now_s - _looked[0] >= _LOOK_AGAIN_S:
         found = set()
-        for name in os.listdir(_OPEN_FILES):
+        for name in set(os.listdir(_OPEN_FILES)) - _STANDARD:
             try:
                 path = os.readlink(f"{_OPEN_FILES}/{name}")
             except OSError:  # closed meanwhile
