@@ -240,7 +240,7 @@ async def test_what_it_was_made_from_has_failed_meanwhile(c, s, a, b, tmp_path):
 async def test_what_is_lost_before_its_version_is_whole_is_protected_once_it_is_back(
     c, s, a, b, d, monkeypatch
 ):
-    # what it hangs on came to be such that stock cannot make it again after that was looked at (`test_drafts`)
+    # it was known when what it hangs on could be made again: else it comes back before (`test_drafts`)
     monkeypatch.setattr(Protected, "from_draft", lambda self, copies_of: None)
     write, written, whole, again = Memory.write, asyncio.Event(), asyncio.Event(), Gate()
 
