@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import os
+import sys
 import threading
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -21,6 +24,8 @@ from dask_hpc_policies.params import shown
 _CONNECT_S = 1.0
 #: Letters of why one has failed.
 _WHY = 500
+#: Those that were made in this process, and are there.
+_sources = weakref.WeakSet[Any]()
 
 
 def address_of(scheduler: Any) -> str:
@@ -88,6 +93,24 @@ def apart(function: Callable[[], Any]) -> None:
     thread = threading.Thread(target=function, name="dask-hpc-source")
     thread.start()
     thread.join()
+
+
+def let_go_at_exit(source: Any) -> None:
+    """Have a `Source` that is open when its process ends gone by then, not once MPI lets the process end.
+
+    That waits for the other ranks, and these may wait for room in the queue of the flow: for ever.
+    """
+    if not _sources:
+        atexit.unregister(_let_go)
+        atexit.register(_let_go)  # what is registered last is called first: before the end of MPI
+    _sources.add(source)
+
+
+def _let_go() -> None:
+    # without MPI it is gone soon, and what it has sent is more likely to be analysed by then
+    for source in list(_sources) if "mpi4py.MPI" in sys.modules else ():
+        if source._process == os.getpid():
+            source._abort()
 
 
 def why_of(error: BaseException) -> str:

@@ -25,6 +25,7 @@ from dask_hpc.coupling.given import (
     check_caller,
     connect_s,
     connection_of,
+    let_go_at_exit,
     why_of,
 )
 from dask_hpc.coupling.kept import Kept
@@ -36,11 +37,9 @@ from dask_hpc_policies.coupling.contract import Field, checked_name, checked_num
 
 T = TypeVar("T")
 
-#: How soon one asks again for what is not there yet, in seconds: later each time, up to a most; and how long
-#: what was interrupted may take to end.
-_AGAIN_S, _LATER, _AGAIN_MOST_S, _ENDS_S = 0.05, 1.5, 2.0, 1.0
-#: Ranks that a flow may have.
-_RANKS = 2**20
+#: How soon one asks again for what is not there yet, in seconds: later each time, up to a most; how long what
+#: was interrupted may take to end; and how many ranks a flow may have.
+_AGAIN_S, _LATER, _AGAIN_MOST_S, _ENDS_S, _RANKS = 0.05, 1.5, 2.0, 1.0, 2**20
 
 
 class Source:
@@ -118,6 +117,7 @@ class Source:
         except BaseException:
             self._loop.close()
             raise
+        let_go_at_exit(self)
 
     def __repr__(self) -> str:
         return f"<Source {self.name} rank={self.rank} of {self.size}, last step={self._last}>"
@@ -133,9 +133,8 @@ class Source:
     def __exit__(self, kind: Any, error: Any, *where: Any) -> None:
         if kind is None:
             self.close()
-            return
-        # from wherever it is called: nothing is to be raised in the place of what has ended the block
-        apart(lambda: self._fail(error))
+        else:  # wherever it is called: nothing is to be raised in the place of what has ended the block
+            apart(lambda: self._fail(error))
 
     def send(self, step: int, blocks: Mapping[str, Any], at: Mapping[str, int] | None = None) -> bool:
         """Hand over this process's blocks of a step; the arrays are the caller's again when it returns.

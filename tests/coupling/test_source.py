@@ -6,9 +6,11 @@ import asyncio
 import errno
 import fcntl
 import os
+import sys
 import threading
 from contextlib import closing, nullcontext
 from pathlib import Path
+from subprocess import DEVNULL
 from types import SimpleNamespace
 
 import numpy as np
@@ -84,6 +86,33 @@ async def test_what_ends_the_block_of_a_source_is_raised_and_told_wherever_that_
     assert await anext(values) == (0, 0.0)
     with pytest.raises(CouplingError, match="rank 0 is gone without a word"):
         await anext(values)
+    await flow.close()
+    await nothing_left(s, a)
+
+
+#: A rank that ends by an error; the end of MPI, which waits for the other ranks, is to come in its turn.
+RANK = """
+import atexit, sys, time
+sys.modules["mpi4py.MPI"] = time
+atexit.register(time.sleep, 60)
+import numpy as np, dask_hpc
+source = dask_hpc.Source("heat", sys.argv[1], timeout=20)
+source.send(0, {"T": np.zeros((8, 6))})
+raise ValueError
+"""
+
+
+@live(workers=1, timeout=60)
+async def test_a_program_that_ends_is_gone_before_mpi_waits_for_its_other_ranks(c, s, a):
+    flow, values = await started(c)
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", RANK, s.address, stderr=DEVNULL)
+    try:
+        # its value may be lost with the flow
+        with pytest.raises(CouplingError, match="rank 0 is gone without a word"):
+            print([value async for value in values])
+    finally:
+        process.kill()
+        await process.wait()
     await flow.close()
     await nothing_left(s, a)
 
