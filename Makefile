@@ -4,7 +4,8 @@
 #   make demo        four acts beside stock Dask       DEMO_ARGS="--fast" for a short one
 #   make test        linters, types, tests, three processes at a time    PYTEST_ARGS="-k trace" to choose tests
 #   make coverage    the same tests, and which lines none of them runs
-#   make test-slow   the tests that take longer: workers and clusters that are ended from outside, real Slurm;
+#   make test-slow   the tests that take longer: workers and clusters that are ended from outside, real Slurm,
+#                    and all examples of every property, of which `make test` tries a part;
 #                    SUBSET=0.4 for that share of them, drawn by SUBSET_SEED (default: the commit)
 #   make test-browser  the panel in a real JupyterLab in headless Chromium; SCREENSHOTS=folder keeps the pictures
 #   make screenshots  the same, and the pictures in the README anew: the panel, and three users before and after
@@ -50,8 +51,8 @@ demo: $(VENV)/.demo
 	$(BIN)/dask hpc demo $(DEMO_ARGS)
 
 # Tests of a file share clusters, so a file is run by one process. Files begin in their order.
-DISTRIBUTED := -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
-PYTEST := $(BIN)/python $(DISTRIBUTED)
+DISTRIBUTED = -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder --hypothesis-seed $(SUBSET_SEED)
+PYTEST = $(BIN)/python $(DISTRIBUTED)
 
 # None of those in a browser run here, and what they import takes each process a while.
 test: lint
@@ -71,7 +72,8 @@ LONGEST := benchmarks/test_benchmarks parity/test_parity_esp slurm/test_cluster 
 
 # Only files that have such tests are loaded.
 test-slow: $(VENV)/.test
-	$(PYTEST) -n 2 -m slow $(LONGEST:%=tests/%.py) $$(grep -rl --include='test_*.py' 'mark\.slow' tests) \
+	$(PYTEST) -n 2 -m 'slow or hypothesis' --examples 1 $(LONGEST:%=tests/%.py) \
+	  $$(grep -rlE --include='test_*.py' 'mark\.slow|^from hypothesis' tests) \
 	  --subset $(SUBSET) --subset-seed $(SUBSET_SEED) $(PYTEST_ARGS)
 
 test-browser: $(VENV)/.test
