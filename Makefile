@@ -55,7 +55,10 @@ DISTRIBUTED = -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reor
 PYTEST = $(BIN)/python $(DISTRIBUTED)
 
 # None of those in a browser run here, and what they import takes each process a while.
-test: lint
+# What they are made of is compiled beside the linters by one process: else each of three does it for itself.
+test: $(VENV)/.test
+	@$(BIN)/python -m pytest --collect-only -q --ignore=tests/browser >/dev/null 2>&1 & \
+	  $(MAKE) lint; found=$$?; wait; exit $$found
 	$(PYTEST) --ignore=tests/browser $(PYTEST_ARGS)
 
 # Watching every line takes half as long again.
