@@ -4,8 +4,9 @@
 #   make demo        four acts beside stock Dask       DEMO_ARGS="--fast" for a short one
 #   make test        linters, types, tests, three processes at a time    PYTEST_ARGS="-k trace" to choose tests
 #   make coverage    the same tests, and which lines none of them runs
-#   make test-slow   the tests that take longer: workers and clusters that are ended from outside, real Slurm;
-#                    SUBSET=0.4 for that share of them, drawn by SUBSET_SEED (default: the commit)
+#   make test-slow   the tests that take longer: workers and clusters that are ended from outside, real Slurm,
+#                    and all examples of every property, of which `make test` tries a part;
+#                    SUBSET=0.2 for that share of them, drawn by SUBSET_SEED (default: the commit)
 #   make test-browser  the panel in a real JupyterLab in headless Chromium; SCREENSHOTS=folder keeps the pictures
 #   make screenshots  the same, and the pictures in the README anew: the panel, and three users before and after
 #   make test-previous  the tests on live clusters with the release of distributed before the newest, or a SUBSET
@@ -50,11 +51,14 @@ demo: $(VENV)/.demo
 	$(BIN)/dask hpc demo $(DEMO_ARGS)
 
 # Tests of a file share clusters, so a file is run by one process. Files begin in their order.
-DISTRIBUTED := -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
-PYTEST := $(BIN)/python $(DISTRIBUTED)
+DISTRIBUTED = -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder --hypothesis-seed $(SUBSET_SEED)
+PYTEST = $(BIN)/python $(DISTRIBUTED)
 
 # None of those in a browser run here, and what they import takes each process a while.
-test: lint
+# What they are made of is compiled beside the linters by one process: else each of three does it for itself.
+test: $(VENV)/.test
+	@$(BIN)/python -m pytest --collect-only -q --ignore=tests/browser >/dev/null 2>&1 & \
+	  $(MAKE) lint; found=$$?; wait; exit $$found
 	$(PYTEST) --ignore=tests/browser $(PYTEST_ARGS)
 
 # Watching every line takes half as long again.
@@ -71,7 +75,8 @@ LONGEST := benchmarks/test_benchmarks parity/test_parity_esp slurm/test_cluster 
 
 # Only files that have such tests are loaded.
 test-slow: $(VENV)/.test
-	$(PYTEST) -n 2 -m slow $(LONGEST:%=tests/%.py) $$(grep -rl --include='test_*.py' 'mark\.slow' tests) \
+	$(PYTEST) -n 2 -m 'slow or hypothesis' --examples 1 $(LONGEST:%=tests/%.py) \
+	  $$(grep -rlE --include='test_*.py' 'mark\.slow|^from hypothesis' tests) \
 	  --subset $(SUBSET) --subset-seed $(SUBSET_SEED) $(PYTEST_ARGS)
 
 test-browser: $(VENV)/.test

@@ -8,7 +8,7 @@
 - With ``CI=true`` any other skipped test fails the run: nothing is left untested by accident.
 - ``--subset`` runs a part of the tests, drawn by a seed: see `subset`.
 - An error in a callback, or one that our code logs, fails the test that caused it: see `unexpected`.
-- Hypothesis prints what is needed to repeat a failure.
+- Hypothesis prints what is needed to repeat a failure. ``--examples`` is the share of tries: see `examples`.
 - The fixtures of `distributed.utils_test` (loop, cleanup, client, ...) are available.
 """
 
@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from examples import USUALLY, Examples
 from hypothesis import HealthCheck, settings
 from subset import Subset
 from unexpected import Unexpected
@@ -66,6 +67,8 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 settings.register_profile(
     "dask-hpc",
     print_blob=True,
+    # Hypothesis would try the same ones each time where it sees $CI: other ones for each commit notice more
+    derandomize=False,
     # a loaded machine is slow; that is no fault of the code under test
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
@@ -149,12 +152,14 @@ def data_folder() -> Path:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--examples", type=float, default=USUALLY, help="share of the examples of each property")
     parser.addoption("--subset", type=float, default=1.0, help="share of the tests to run, at most 1")
     parser.addoption("--subset-seed", default="0", help="word that decides which")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Unexpected())
+    config.pluginmanager.register(Examples(config.getoption("examples")))
     if config.getoption("subset") != 1:
         config.pluginmanager.register(Subset(config.getoption("subset"), config.getoption("subset_seed")))
 

@@ -74,7 +74,7 @@ def rows(name: str, text: str) -> list[dict[str, Any]]:
 
 
 #: Those whose rows are looked at below; a tiny run of all of them takes minutes.
-QUICK = ("fairness", "in_flight", "jobs", "policy_pass")
+QUICK = ("in_flight", "jobs", "policy_pass")
 
 
 @pytest.mark.parametrize(
@@ -135,11 +135,11 @@ def test_run_runs_every_benchmark_and_fails_when_one_does(
         assert said[-1] == (str(tmp_path / missed) if missed else "none")
 
 
-def test_hooks_and_jobs_compare_with_stock_of_the_same_run() -> None:
-    for name in ("hooks", "jobs"):
-        for row in rows(name, "workers x"):
-            # a task costs the scheduler tens of microseconds, whoever measures
-            assert 5 < row["stock"] < 5000
+@pytest.mark.parametrize("name", [pytest.param("hooks", marks=pytest.mark.slow), "jobs"])
+def test_hooks_and_jobs_compare_with_stock_of_the_same_run(name: str) -> None:
+    for row in rows(name, "workers x"):
+        # a task costs the scheduler tens of microseconds, whoever measures
+        assert 5 < row["stock"] < 5000
 
 
 def test_jobs_covers_roots_and_dependents_with_one_and_four_jobs_and_held_tasks() -> None:
@@ -158,6 +158,7 @@ def test_no_worker_ever_has_more_in_flight_than_under_stock_queuing() -> None:
                 assert row["stock"] == row["bar"] == bound
 
 
+@pytest.mark.slow
 def test_fairness_gives_a_ratio_for_each_backlog() -> None:
     for row in rows("fairness", "ratio"):
         assert row["value"] > 0
@@ -170,9 +171,10 @@ def test_every_builtin_policy_is_measured() -> None:
     assert all(row["value"] > 0 for row in rows("policy_pass", "tick, "))
 
 
-def test_resize_and_adopt_give_times_above_nothing() -> None:
-    for name in ("resize", "adopt"):
-        assert all(row["value"] > 0 for row in report(name)["rows"])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["resize", "adopt"])
+def test_resize_and_adopt_give_times_above_nothing(name: str) -> None:
+    assert all(row["value"] > 0 for row in report(name)["rows"])
 
 
 @pytest.mark.slow

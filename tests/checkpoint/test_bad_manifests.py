@@ -14,7 +14,8 @@ import dask.array as da
 import numpy as np
 import pytest
 import xarray as xr
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from saved import save, save_values
 from unchanged import unchanged
@@ -259,7 +260,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(data=st.data())
 def test_anything_in_place_of_anything_is_one_clear_error(version: Version, data: st.DataObject) -> None:
     raw = Path(version.path, manifest.FILE).read_bytes()

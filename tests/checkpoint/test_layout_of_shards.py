@@ -9,7 +9,8 @@ from pathlib import Path
 import dask.array as da
 import numpy as np
 import zarr
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from saved import save
 
@@ -57,7 +58,7 @@ def test_slots_are_aligned_and_hold_chunk_and_checksum(count: int, size: int) ->
     assert ends[-1] <= count * slot
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(data=st.data())
 def test_any_regular_array_comes_back_and_zarr_reads_it(data: st.DataObject) -> None:
     shape = tuple(data.draw(st.lists(st.integers(0, 9), max_size=3)))

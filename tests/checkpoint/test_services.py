@@ -12,7 +12,8 @@ import dask.array as da
 import numpy as np
 import pytest
 import zarr
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from saved import save, save_values, written
 
@@ -34,7 +35,7 @@ SMALL = 100_000
 IN_PACK = Written(0, 1, 0, pack="0" * 32 + "-c")
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(data=st.data())
 def test_what_is_wrapped_is_unwrapped(data: st.DataObject) -> None:
     """Any bytes of any kind of block, compressible or not, in any parts."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import settings
+from examples import examples
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -158,4 +158,4 @@ class Programs(RuleBasedStateMachine):
 
 
 TestPrograms = Programs.TestCase
-TestPrograms.settings = settings(max_examples=40, stateful_step_count=25)
+TestPrograms.settings = examples(40, stateful_step_count=25)

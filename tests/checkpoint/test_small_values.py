@@ -12,7 +12,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_hpc.worker.small import SmallCopy, contents, is_plain, tell, to_content
@@ -92,14 +93,14 @@ def test_what_may_be_large_or_slow_to_pickle_is_passed_over_and_not_even_asked(v
     assert not OwnWay.asked
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(st.recursive(st.none() | st.floats() | st.text() | st.binary(), st.lists, max_leaves=30))
 def test_what_is_plain_takes_no_more_bytes_than_was_said(value):
     if is_plain(value, LIMIT):
         assert len(to_content(value, LIMIT)) <= LIMIT + 100
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(st.lists(st.none() | st.integers() | st.just(Weights()), max_size=20), st.integers(0, 30))
 def test_each_result_is_told_under_its_own_key(values, missing):
     there = {number: value for number, value in enumerate(values) if number != missing}

@@ -102,15 +102,25 @@ def at_terminal(answer: str, *arguments: str, notebook: bool = False) -> tuple[i
         os.close(ours)
 
 
-@pytest.mark.parametrize(("answer", "code"), [("y", 0), ("n", 1), ("", 1)])
-def test_at_a_terminal_the_answer_decides(folder: Path, answer: str, code: int) -> None:
+FOUR = "out/result.json, out/jobs.csv, out/utilization.csv and 1 more"
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "option", "asked"),
+    [("y", 0, ("--trace", "run.jsonl"), "run.jsonl"), ("", 1, ("--output", "out"), FOUR)],
+)
+def test_at_a_terminal_the_answer_decides(
+    folder: Path, answer: str, code: int, option: tuple[str, ...], asked: str
+) -> None:
     (folder / "out").mkdir()
-    for name in ("jobs.csv", "result.json", "utilization.csv", "jobs.png"):
-        (folder / "out" / name).write_text("mine")
-    found, said = at_terminal(answer, *SIMULATE, "--output", "out")
+    names = ("run.jsonl", "out/jobs.csv", "out/result.json", "out/utilization.csv", "out/jobs.png")
+    for name in names:
+        (folder / name).write_text("mine")
+    found, said = at_terminal(answer, *SIMULATE, *option)
     assert found == code, said
-    assert "Replace out/result.json, out/jobs.csv, out/utilization.csv and 1 more? [y/N]" in said
-    assert ((folder / "out" / "jobs.csv").read_text() == "mine") == bool(code)
+    assert f"Replace {asked}? [y/N]" in said
+    kept = {name for name in names if (folder / name).read_text() == "mine"}
+    assert kept == set(names) - ({"run.jsonl"} if code == 0 else set())
 
 
 @pytest.mark.parametrize(("more", "notebook"), [(["--json"], False), ([], True)], ids=["json", "notebook"])

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from math import fsum
 from typing import Any
 
-from hypothesis import event, given, settings
+from examples import examples
+from hypothesis import event, given
 from hypothesis import strategies as st
 
 from dask_hpc_policies.codec import encode
@@ -200,7 +201,7 @@ def acting(decision: Decision) -> list[Action]:
 # ---------------------------------------------------------------- the claims
 
 
-@settings(max_examples=1000)
+@examples(1000)
 @given(cases(), st.randoms(use_true_random=False))
 def test_a_decision_that_was_arbitrated(case: tuple[Any, Any, Any], random: Any) -> None:
     view, decision, found = case
@@ -289,7 +290,7 @@ def invents_nothing_and_tells_everything(
     assert lost == {a.job for a in verdict.actions if isinstance(a, Hold)}, "who does not start is told why"
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(cases())
 def test_what_breaks_nothing_is_not_touched(case: tuple[Any, Any, Any]) -> None:
     view, decision, found = case

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_hpc_policies.decision import Decision, Hold, Start
@@ -164,7 +165,7 @@ def ends(jobs: list[JobView], decision: Decision) -> list[tuple[float, int]]:
     return found + [(max(walltime[a.job], 1e-9), a.nodes) for a in decision.actions if isinstance(a, Start)]
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(pictures())
 def test_easy_never_delays_the_reservation_of_the_head(picture: tuple[int, list[JobView]]) -> None:
     idle, jobs = picture
@@ -186,7 +187,7 @@ def test_easy_never_delays_the_reservation_of_the_head(picture: tuple[int, list[
     assert place(decision) <= place(alone)
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(pictures())
 def test_whatever_is_reserved_what_fits_in_order_starts(picture: tuple[int, list[JobView]]) -> None:
     idle, jobs = picture

@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from examples import examples
 from fair_pictures import decide, resizes, rigid, running, sizes, view, waiting
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_hpc_policies.decision import Hold, ReasonCode
@@ -86,7 +87,7 @@ claims = st.lists(
 )
 
 
-@settings(max_examples=500)
+@examples(500)
 @given(claims, st.integers(0, 300))
 def test_a_division_is_complete_within_bounds_and_proportional(given_: list[Claim], nodes: int) -> None:
     found = divide(given_, nodes)

@@ -6,8 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from examples import examples
 from fair_pictures import carried_out, decide, rigid, running, sizes, view, waiting
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_hpc_policies.decision import Expand, ReasonCode, Shrink, Start
@@ -51,7 +52,7 @@ def pictures(draw: st.DrawFn) -> ClusterSnapshot:
 costs = st.sampled_from([0.0, 0.1, 2.0])
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(pictures(), costs)
 def test_no_job_is_ever_below_its_minimum_or_above_its_maximum(picture: ClusterSnapshot, cost: float) -> None:
     decision = decide(picture, resize_cost_s=cost)
@@ -62,7 +63,7 @@ def test_no_job_is_ever_below_its_minimum_or_above_its_maximum(picture: ClusterS
     assert sum(after.values()) <= sum(job.nodes for job in picture.jobs) + picture.idle_nodes
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(pictures(), costs)
 def test_no_node_is_ever_idle_that_somebody_could_use(picture: ClusterSnapshot, cost: float) -> None:
     after = carried_out(picture, decide(picture, resize_cost_s=cost))
@@ -79,7 +80,7 @@ def test_no_node_is_ever_idle_that_somebody_could_use(picture: ClusterSnapshot, 
         assert target is None or not (free or repays(was, target, params))
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(pictures(), costs, st.sampled_from([0.0, 100.0]))
 def test_nothing_is_resized_when_nothing_has_changed(
     picture: ClusterSnapshot, cost: float, later_s: float
@@ -189,7 +190,7 @@ def test_a_job_of_higher_priority_that_waits_opens_no_way_past_one_out_of_patien
     assert sizes(picture, decide(picture))["later"] == 1
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(
     st.integers(1, 16),
     st.lists(st.tuples(st.integers(1, 16), st.integers(1, 40), st.booleans()), min_size=1, max_size=12),

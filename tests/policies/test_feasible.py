@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, cast
 
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_hpc.clock import Clock
@@ -264,7 +265,7 @@ def simulated(known: list[Facts], action: Any, lock: Any, busy: bool) -> Reason 
     return ear.why
 
 
-@settings(max_examples=500)
+@examples(500)
 @given(jobs("a"), jobs("b"), actions(), st.sampled_from(["job", "system"]), st.booleans())
 def test_both_bodies_give_the_same_answer(a: Facts, b: Facts, action: Any, lock: str, busy: bool) -> None:
     answers = live([a, b], action, lock, busy), simulated([a, b], action, lock, busy)

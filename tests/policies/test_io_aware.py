@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_hpc_policies.decision import Decision, Expand, ReasonCode, Shrink, Start
@@ -163,7 +164,7 @@ def priorities(
     return found
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(st.data(), st.floats(0, 1), st.integers(0, 14), st.booleans())
 def test_the_best_candidate_is_that_of_the_equations(
     data: st.DataObject, reordering: float, idle: int, block: bool
@@ -194,7 +195,7 @@ def test_the_best_candidate_is_that_of_the_equations(
         assert found.delta == pytest.approx(least, abs=1e-9)
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(st.data(), st.integers(0, 60))
 def test_other_sizes_of_a_running_job_come_nearest_first_and_none_is_left_out(
     data: st.DataObject, idle: int
@@ -322,7 +323,7 @@ def test_with_nobody_waiting_jobs_grow_into_what_is_idle() -> None:
     assert [(a.job, a.nodes) for a in grown] == [("m", 5)]
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(st.data(), st.floats(0, 1))
 def test_every_resize_brings_the_intensities_nearer(data: st.DataObject, reordering: float) -> None:
     jobs = [data.draw(waiting(i)) for i in range(data.draw(st.integers(1, 4)))]

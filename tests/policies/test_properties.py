@@ -6,7 +6,8 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_hpc_policies.codec import decode, encode
@@ -122,7 +123,7 @@ def play(policy: Policy, history: list[ClusterSnapshot]) -> list[tuple[ClusterSn
     return passes
 
 
-@settings(max_examples=400)
+@examples(400)
 @given(policies, histories)
 def test_decisions_are_always_safe(policy: Policy, history: list[ClusterSnapshot]) -> None:
     for view, _, decision, _ in play(policy, history):

@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_hpc_policies.combine.guards import Cooldown, Hysteresis
@@ -126,7 +127,7 @@ PLAYED: tuple[Policy, ...] = (
 )
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(workloads())
 @pytest.mark.parametrize("policy", PLAYED, ids=lambda p: p.name)
 def test_no_job_ever_starves(policy: Policy, workload: list[tuple[JobView, float]]) -> None:

@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from sim_worlds import Restless, Scripted, application, ends, malleable, rigid, run, starts, workload
 
@@ -121,7 +122,7 @@ def io_workloads(draw: st.DrawFn) -> Workload:
     return workload(*jobs, **IO)
 
 
-@settings(max_examples=80)
+@examples(80)
 @given(io_workloads(), st.lists(st.integers(0, 20), min_size=1, max_size=15))
 def test_bytes_and_work_are_conserved_however_jobs_are_resized(work: Workload, numbers: list[int]) -> None:
     # The engine compares what the file system moved with what the jobs asked for, and raises otherwise.

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from placements import applications
 
@@ -63,7 +64,7 @@ def changes(found: Mapping[str, Any]) -> list[int]:
     return [split["step"] for split in found["splits"][1:]]
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(
     application=applications(),
     mode=st.sampled_from(MODES),

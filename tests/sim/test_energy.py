@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from sim_worlds import (
     BECAUSE,
@@ -234,7 +235,7 @@ POOLS = st.none() | st.builds(
 )
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(mixed_workloads(), st.lists(st.integers(0, 200), max_size=20), POOLS, st.integers(0, 3), st.booleans())
 def test_energy_and_node_seconds_are_conserved(
     work: Workload, numbers: list[int], pool: Pool | None, staging: int, failing: bool

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from sim_worlds import (
     Restless,
@@ -167,7 +168,7 @@ def test_decision_latency_delays_what_is_decided() -> None:
     assert starts(run(work, decision_s=2.0)) == {"a": 2.0, "b": 4.0}
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(rigid_workloads(), st.sampled_from(["fcfs", "easy", "conservative"]))
 def test_every_job_runs_once_and_no_node_is_given_twice(work: Workload, policy: str) -> None:
     result = run(work, policy, node_ids=True)
@@ -191,7 +192,7 @@ def test_a_resize_changes_the_rest_of_the_time_by_the_speed_up() -> None:
     assert ends(run(work, Scripted({50.0: {"a": 2}})))["a"] == pytest.approx(150.0)
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(malleable_workloads(), st.lists(st.integers(0, 20), min_size=1, max_size=20))
 def test_work_is_the_same_however_often_a_job_is_resized(work: Workload, numbers: list[int]) -> None:
     # The engine checks shares of work and node-seconds itself; here they are added up once more.

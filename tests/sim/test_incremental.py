@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from sim_worlds import (
     ends,
@@ -27,7 +28,7 @@ from dask_hpc.sim.model.machine import PUBLISHED
 from dask_hpc_policies import registry
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(
     mixed_workloads(),
     st.sampled_from(["arrival", "area", "shortest", "longest", "weight"]),
@@ -66,7 +67,7 @@ def test_nodes_that_join_a_job_while_a_resize_takes_its_time_are_given_to_nobody
     assert starts(quick)["b"] == ends(quick)["a"]
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(
     mixed_workloads(),
     st.sampled_from(["fcfs-malleable", "io-aware"]),
@@ -100,7 +101,7 @@ def _users(draw: st.DrawFn) -> Workload:
     return replace(work, jobs=tuple(jobs))
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(
     _users(),
     st.fixed_dictionaries(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_hpc.sim.what_if import engine_from, simulate_from
@@ -109,7 +110,7 @@ def state(jobs: list[tuple[int, int, float]]) -> ClusterSnapshot:
     )
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(JOBS)
 def test_in_the_order_of_arrival_no_job_ends_later_because_slots_are_lent(jobs) -> None:
     view = state(jobs)
@@ -118,7 +119,7 @@ def test_in_the_order_of_arrival_no_job_ends_later_because_slots_are_lent(jobs) 
     assert all(lent[id] <= kept[id] * (1 + 1e-6) + 1e-6 for id in lent), (lent, kept)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(JOBS, st.sampled_from(["easy", "pwma-fpsma", "equipartition"]))
 def test_no_work_is_done_sooner_than_all_slots_could(jobs, policy) -> None:
     view = state(jobs)

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from sim_worlds import BECAUSE, malleable, mixed_workloads, rigid, soon_given_up, workload
 
@@ -336,7 +337,7 @@ def lasting(work: Workload) -> Workload:
     return replace(work, jobs=tuple(replace(job, checkpoint_interval_s=1.0) for job in work.jobs))
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(mixed_workloads().map(lasting), POOLS, SCRIPTS)
 def test_nodes_are_conserved_whatever_is_asked_for(
     work: Workload, pool: Pool, script: dict[float, int]
@@ -357,7 +358,7 @@ def test_nodes_are_conserved_whatever_is_asked_for(
         assert moves.requested == moves.came + moves.withdrawn
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(mixed_workloads().map(lasting), POOLS, SCRIPTS)
 def test_a_run_with_a_pool_replays_and_its_trace_knows_the_nodes(
     work: Workload, pool: Pool, script: dict[float, int]

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from sim_worlds import Restless, application, malleable, malleable_workloads, rigid, workload
 
@@ -151,13 +152,13 @@ def test_late_answers_and_ticks_are_told() -> None:
     assert "tick" in {item.snapshot.trigger for item in trace.passes}
 
 
-@settings(max_examples=15)
+@examples(15)
 @given(malleable_workloads(), st.sampled_from(["pwma-fpsma", "prma-egs", "easy", "mebf"]))
 def test_any_run_can_be_replayed(work: Workload, policy: str) -> None:
     check(work, policy)
 
 
-@settings(max_examples=15)
+@examples(15)
 @given(malleable_workloads(), st.lists(st.integers(0, 20), max_size=20), st.booleans())
 def test_any_resize_is_told(work: Workload, numbers: list[int], slow: bool) -> None:
     assert work.machine is not None

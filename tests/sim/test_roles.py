@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from sim_worlds import BECAUSE, malleable, mixed_workloads, rigid, soon_given_up, workload
 
@@ -208,7 +209,7 @@ SCRIPTS = st.dictionaries(
 )
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(mixed_workloads(), SCRIPTS, st.integers(0, 5), st.booleans())
 def test_nodes_add_up_whatever_they_play(
     work: Workload, script: dict[float, dict[str, str]], staging: int, coming: bool

@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from random_worlds import DETERMINED, UNSTEADY, failing_world, options_of, policy_of
 from sim_worlds import (
@@ -162,7 +163,7 @@ _STAGES: st.SearchStrategy[Stage] = st.sampled_from(
 )
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(worlds(), st.lists(st.integers(0, 20), max_size=12), st.booleans())
 def test_bytes_and_work_are_conserved_whatever_fails(
     world: tuple[Workload, int], numbers: list[int], single: bool

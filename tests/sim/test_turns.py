@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_hpc.sim.what_if import engine_from, simulate_from
@@ -78,7 +79,7 @@ def test_forks_go_on_by_themselves_and_by_the_rule_of_their_policy() -> None:
     assert ends(other) == pytest.approx(dict.fromkeys((job.id for job in SIX), 22.4) | {"question": 0.4})
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.lists(st.tuples(st.integers(1, 40), st.sampled_from([0.5, 1.0, 2.0])), min_size=2, max_size=6))
 def test_nobody_ends_later_than_in_equal_shares(jobs: list[tuple[int, float]]) -> None:
     """The guarantee of the fair sojourn protocol, for jobs that are there at once and can use every slot."""

@@ -19,7 +19,7 @@ from dask_hpc_policies.decision import Outcome, Reason, ReasonCode, Shrink
 
 SEQUENCES = 50
 #: Of these so many in every run of the tests, the others with the slow ones.
-_ALWAYS = 12
+_ALWAYS = 6
 _SEEDS = [*range(_ALWAYS), *(pytest.param(i, marks=pytest.mark.slow) for i in range(_ALWAYS, SEQUENCES))]
 
 

@@ -1,24 +1,31 @@
 """Runs of one program on several hosts of this machine that are all killed, hosts among them, and begun anew.
 
 Arguments: a folder in memory, and what is tried: ``losses SCHEME HOSTS``, ``points``, ``writes N`` (every
-N-th point of them), ``passed-over``, ``kept-once`` or ``left``. Prints how many cases there were.
+N-th point of them), or some of ``passed-over``, ``kept-once`` and ``left``. Prints how many cases there were,
+or of each of these its name when it holds.
 """
 
 from __future__ import annotations
 
+import multiprocessing.forkserver
 import os
 import re
 import shutil
 import signal
 import sys
+import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import crc32c  # noqa: F401  (what all processes load)
+import cryptography.x509  # noqa: F401
+import dask.array  # noqa: F401
 import numpy as np
-import xarray  # noqa: F401  (what all processes load)
+import xarray  # noqa: F401
+from forked_managers import fork_managers
 from write_points import Points
 
 from dask_hpc import CheckpointSession
@@ -92,6 +99,8 @@ def kill_at_call(last: int) -> None:
 def forked(folder: Path, rank: int, hosts: Sequence[str], last: int, options: dict[str, Any]) -> int:
     child = os.fork()
     if child == 0:
+        # it runs, and is no child of this one, which could not ask
+        multiprocessing.forkserver._forkserver.ensure_running = lambda: None  # type: ignore[attr-defined]
         try:
             run(folder, rank, hosts, last, options)
             os._exit(0)
@@ -287,21 +296,38 @@ def points(folder: Path) -> int:
         assert found[0] == -signal.SIGKILL, (point, found)
 
 
+def holds(place: Path, name: str) -> bool:
+    """Try one in a folder of its own; what breaks is told."""
+    (folder := place / name).mkdir()
+    os.environ["DASK_HPC__NODE__MEMORY_FOLDER"] = str(folder)
+    try:
+        return TRIED[name](folder) == 1
+    except Exception:
+        traceback.print_exc()
+        return False
+    finally:
+        kill_all(managers_of(folder))
+
+
+TRIED = {"passed-over": passed_over, "kept-once": kept_once, "left": left}
+
 if __name__ == "__main__":
     place = Path(sys.argv[1])
     os.environ |= {"DASK_HPC__NODE__MEMORY_FOLDER": str(place), "DASK_HPC__CHECKPOINT__LINGER": "30s"}
+    if sys.argv[2] != "writes":  # which are those of a manager that is started anew
+        multiprocessing.forkserver.set_forkserver_preload(["session_hosts", "dask_hpc.worker.manager"])
+        multiprocessing.forkserver.ensure_running()
+        fork_managers()
     if sys.argv[2] == "points":
         print(points(place))
     elif sys.argv[2] == "writes":
         print(writes(place, int(sys.argv[3])))
-    elif sys.argv[2] == "passed-over":
-        print(passed_over(place))
-    elif sys.argv[2] == "kept-once":
-        print(kept_once(place))
-    elif sys.argv[2] == "left":
-        print(left(place))
+    elif sys.argv[2] in TRIED:
+        print(*(name for name in sys.argv[2:] if holds(place, name)))
     else:
         scheme, hosts = sys.argv[3], sys.argv[4].split(",")
         os.environ |= {"DASK_HPC__CHECKPOINT__REDUNDANCY": scheme}
         os.environ |= {"DASK_HPC__CHECKPOINT__SET_SIZE": str(max(3, len(hosts)))}
         print(losses(place, hosts, 2 if scheme == "reed-solomon" else 1))
+    # with them the last that hold what this one writes to
+    kill_all(managers_of(place))

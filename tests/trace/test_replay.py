@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_hpc.errors import TraceError
@@ -84,7 +85,7 @@ def test_every_policy_decides_the_same_again(name: str) -> None:
     assert report.recorded_actions == report.replayed_actions
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(st.sampled_from(registry.names()), st.lists(st.integers(0, POOL), max_size=8), st.integers(1, 4))
 def test_replay_of_any_sequence_agrees(name: str, sizes: list[int], busy: int) -> None:
     assert replay(record(registry.create(name), list(snapshots(sizes, busy)))).ok

@@ -9,7 +9,8 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from placements import (
     STUDY_BANDWIDTHS,
@@ -148,7 +149,7 @@ def test_a_time_limit_is_for_the_search_before_the_programs_too() -> None:
     assert found.bound_s < found.step_s
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(application=applications(), mode=modes, seed=st.integers(0, 9), rounding=st.sampled_from(ROUNDINGS))
 def test_every_method_gives_a_placement_that_fits_and_is_not_below_the_bound(
     application: Application, mode: Mode, seed: int, rounding: str
@@ -192,7 +193,7 @@ def test_no_split_is_below_the_bound_of_its_cell(mode: Mode) -> None:
     assert judged > 100
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(application=applications(), mode=modes)
 def test_whole_numbers_of_many_splits_are_those_of_each(application: Application, mode: Mode) -> None:
     splits = all_splits(application)
@@ -211,7 +212,7 @@ def test_whole_numbers_of_many_splits_are_those_of_each(application: Application
             assert judged.with_helpers_s[i].min() == judged.step_s[i]
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(application=applications(), mode=modes)
 def test_of_all_roundings_four_is_best(application: Application, mode: Mode) -> None:
     load = load_of(application, application.split())
@@ -248,7 +249,7 @@ def test_nodes_are_lifted_to_what_memory_needs() -> None:
         assert plan(application, method).nodes >= 41
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(application=applications())
 def test_without_a_serial_fraction_the_synchronous_optimum_is_never_above_the_asynchronous(
     application: Application,
@@ -321,7 +322,7 @@ def test_packs_come_near_the_least_step_of_the_study() -> None:
 
 
 @given(chance=st.randoms(use_true_random=False), mode=modes)
-@settings(max_examples=30)
+@examples(30)
 def test_the_order_of_the_analyses_does_not_change_the_exact_step(chance: random.Random, mode: Mode) -> None:
     application = any_application(chance, most=5, nodes=6)
     turned = dataclasses.replace(application, analyses=application.analyses[::-1])

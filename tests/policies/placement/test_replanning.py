@@ -7,7 +7,8 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from examples import examples
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from placements import any_application, brute_force
 
@@ -236,7 +237,7 @@ def test_large_flows_are_planned_outside_and_the_plan_has_to_be_about_what_is_kn
     assert dict(plan.found_for) == dict(known(flow))
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(chance=st.randoms(use_true_random=False), mode=st.sampled_from(MODES))
 def test_what_is_decided_can_be_done_and_is_the_best(chance: Any, mode: Any) -> None:
     application = any_application(chance, most=5, nodes=6)

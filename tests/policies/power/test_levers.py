@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_hpc_policies.combine.corridor import amended
@@ -268,7 +269,7 @@ def test_no_node_comes_for_the_watts_of_sizes_that_come_next() -> None:
 
 
 @given(st.floats(0, 700), st.integers(1, 3), st.integers(2, 5), st.sampled_from([0.0, 20.0]), st.booleans())
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_nodes_that_are_off_do_not_come_back_to_go_again(upper_w, held, most, off_w, pool_first) -> None:
     nodes, went = 5, False
     for _ in range(10):

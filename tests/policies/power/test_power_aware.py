@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_hpc_policies import codec
@@ -343,10 +344,9 @@ def test_reasons_name_the_bounds_that_are_set() -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_it_never_leads_further_outside_and_settles(data: st.DataObject) -> None:
-    total = 10
-    jobs, left = [], total
+    jobs, left, total = [], 10, 10
     for i in range(data.draw(st.integers(1, 5))):
         low = data.draw(st.floats(60, 300))
         nodes = data.draw(st.integers(0, left))

@@ -6,7 +6,8 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_hpc_policies.power.scaling import ScalingError, fit_scaling
@@ -15,7 +16,7 @@ AMOUNT = st.floats(0.1, 1e3)
 
 
 @given(AMOUNT, AMOUNT, AMOUNT, AMOUNT, st.sets(st.integers(1, 64), min_size=2, max_size=6))
-@settings(max_examples=50, deadline=None)
+@examples(50)
 def test_a_law_that_holds_is_found_again(alone_s, shared_s, base_w, node_w, sizes) -> None:
     runs = [(n, alone_s + shared_s / n, base_w + node_w * n) for n in sizes]
     found = fit_scaling(runs)

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_hpc_policies.combine.arbitrate import arbitrate
@@ -105,7 +106,7 @@ class World:
     st.lists(st.tuples(st.integers(60, 300), st.integers(1, 4)), min_size=1, max_size=2),
     st.integers(0, 1500), st.integers(60, 600), st.integers(0, 900),
 )  # fmt: skip
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_a_constant_draw_of_nobody_is_led_inside_where_some_allocation_is(jobs, lower, wide, beside) -> None:
     watts, sizes = [float(watts) for watts, _ in jobs], [nodes for _, nodes in jobs]
     world = World(watts, sizes, lower, lower + wide, lambda *_: beside)
