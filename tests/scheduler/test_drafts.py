@@ -59,6 +59,7 @@ async def test_scattered_data_that_is_lost_while_a_version_is_written_comes_back
     await kill(s, [a])
     np.testing.assert_array_equal(await asyncio.wait_for(data, 30), np.arange(5.0))
     assert await asyncio.wait_for(made, 30) == 10
+    assert not protected(s)._returned, "it goes on to be read from there"
     assert (await commit.status())["state"] == "writing"
     gate.open()
     assert (await commit.wait(30)).version == 1
@@ -81,10 +82,15 @@ async def test_of_a_version_that_does_not_become_whole_nothing_is_read(c, s, a, 
     data, made, commit = await scattered(c, s, a, rest, where(place, tmp_path))
     (copy,) = protected(s)._of[data.key].copies
     assert s.tasks[data.key].run_spec is not None
+    # who goes on with the version says what becomes of it, not who has its last result
+    gone = []
+    protected(s).unused.append(gone.append)
     gate.open()
     with pytest.raises(CheckpointError, match="its task has failed"):
         await commit.wait(30)
     assert len(protected(s)) == 0
+    await until(lambda: not protected(s)._unused, "all is told")
+    assert not any(gone)
     assert s.tasks[data.key].run_spec is None
     assert s.tasks[made.key].dependencies == {s.tasks[data.key]}
     np.testing.assert_array_equal(await asyncio.wait_for(data, 30), np.arange(5.0))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from dask_hpc.scheduler.tables.small import size
 from dask_hpc.worker.saved import AnyCopy, Copy, MemoryCopy
@@ -45,14 +47,25 @@ def staying(copy: AnyCopy) -> bool:
     return whole(copy) and not isinstance(copy, MemoryCopy)
 
 
-def stored(copy: AnyCopy) -> bool:
-    """Whether it is in the store, and stays when its result is back."""
-    return isinstance(copy, Copy) and whole(copy) and not copy.passing
-
-
 def lasting(copies: tuple[AnyCopy, ...]) -> tuple[AnyCopy, ...]:
     """Those that stay when their result is back."""
-    return tuple(copy for copy in copies if stored(copy) or (whole(copy) and not isinstance(copy, Copy)))
+    return tuple(copy for copy in copies if not (isinstance(copy, Copy) and copy.passing))
+
+
+def stored(copies: tuple[AnyCopy, ...]) -> bool:
+    """Whether the store has it, and still has when the result is back."""
+    return any(isinstance(copy, Copy) and whole(copy) for copy in lasting(copies))
+
+
+@dataclass(frozen=True, slots=True)
+class InVersions(Container[Any]):
+    """Keys of results that a version has, in the store or in memory, and still has when they are back."""
+
+    copies_of: Callable[[Any], tuple[AnyCopy, ...]]
+
+    def __contains__(self, key: object) -> bool:
+        copies = lasting(self.copies_of(key))
+        return any(whole(copy) and not isinstance(copy, SmallCopy) for copy in copies)
 
 
 def small_bytes(copies: Sequence[AnyCopy]) -> int:

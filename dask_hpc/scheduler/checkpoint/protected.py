@@ -20,7 +20,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from dask._task_spec import Task
 
-from dask_hpc.scheduler.checkpoint.copies import draft_of, lasting, small_bytes, staying, stored, with_newer
+from dask_hpc.scheduler.checkpoint.copies import (
+    InVersions,
+    draft_of,
+    lasting,
+    small_bytes,
+    staying,
+    stored,
+    with_newer,
+)
 from dask_hpc.scheduler.core.notices import notify
 from dask_hpc.scheduler.internals import lineage, reads, writes
 from dask_hpc.scheduler.internals.lineage import Lineage
@@ -70,7 +78,7 @@ class Protected:
         self._scheduler: Scheduler = state.scheduler
         self._of: dict[Any, _Protected] = {}
         #: Keys of those that a version has: they are the same results as when they were written.
-        self.in_versions: Container[Any] = _InVersions(self._of)
+        self.in_versions: Container[Any] = InVersions(self._copies)
         #: Keys by the name of the newest copy: what workers say is about a copy.
         self._keys: dict[str, Any] = {}
         #: What came back and is to be made as before.
@@ -131,8 +139,7 @@ class Protected:
     ) -> Callable[[Mapping[Any, T]], None]:
         """Has what stock could not make again be read from a version that is not whole yet.
 
-        Gives what is to hear of what is written of it, of which `copies_of` makes copies, until all is
-        added, or given up (`give_up`). Nothing else is promised of it.
+        Gives what is to hear of what is written of it, until all is added, or given up (`give_up`).
         """
         known: dict[Any, bool] = {}
 
@@ -198,7 +205,7 @@ class Protected:
     def leave_memory(self, folders: Set[str]) -> bool:
         """Read the results of versions in memory from the store alone, if it has them all; whether it has."""
         held = [(key, one) for key, one in self._of.items() if any(c.folder in folders for c in one.copies)]
-        there = all(any(map(stored, one.copies)) for _, one in held)
+        there = all(stored(one.copies) for _, one in held)
         for key, one in held if there else ():
             self._have(key, one, tuple(copy for copy in one.copies if copy.folder not in folders))
             if one.lineage is not None:
@@ -372,9 +379,13 @@ class Protected:
                 del self._uses[copy.folder]
                 if not self._unused:
                     self._later(self._let_go)
-                self._unused.add(copy.folder)
+                if not draft_of(copy):  # whoever writes one knows what becomes of it
+                    self._unused.add(copy.folder)
         self.small_bytes += small_bytes(copies) - small_bytes(one.copies)
         one.copies = copies
+
+    def _copies(self, key: Any) -> tuple[AnyCopy, ...]:
+        return one.copies if (one := self._of.get(key)) is not None else ()
 
     def _let_go(self) -> None:
         unused, self._unused = self._unused, set()
@@ -383,17 +394,6 @@ class Protected:
 
     def _later(self, work: Callable[[], Any]) -> None:
         asyncio.get_running_loop().call_soon(work)
-
-
-@dataclass(frozen=True, slots=True)
-class _InVersions(Container[Any]):
-    """Keys of results that a version has, in the store or in memory."""
-
-    of: Mapping[Any, _Protected]
-
-    def __contains__(self, key: object) -> bool:
-        one = self.of.get(key)
-        return one is not None and any(not isinstance(each, SmallCopy) for each in lasting(one.copies))
 
 
 def _reading(key: Any, one: _Protected) -> Task:
