@@ -6,7 +6,7 @@
 #   make coverage    the same tests, and which lines none of them runs
 #   make test-slow   the tests that take longer: workers and clusters that are ended from outside, real Slurm,
 #                    and all examples of every property, of which `make test` tries a part;
-#                    SUBSET=0.2 for that share of them, drawn by SUBSET_SEED (default: the commit)
+#                    SUBSET=0.12 for that share of them, drawn by SUBSET_SEED (default: the commit)
 #   make test-browser  the panel in a real JupyterLab in headless Chromium; SCREENSHOTS=folder keeps the pictures
 #   make screenshots  the same, and the pictures in the README anew: the panel, and three users before and after
 #   make test-previous  the tests on live clusters with the release of distributed before the newest, or a SUBSET

@@ -1,8 +1,8 @@
 """How many examples a property is tried with: a part of what it names, and all where that is asked for.
 
 ``@examples(300)`` stands where ``@settings(max_examples=300)`` would. ``--examples 1`` tries all of them, as
-``make test-slow`` does with the properties that it draws; without it each has `USUALLY` of them, which is
-enough to notice the lines of ``mutants.toml``. The seed is printed: with it the same ones are tried again.
+``make test-slow`` does with the properties that it draws; without it each has `USUALLY` of them. The seed is
+printed: with it the same ones are tried again.
 """
 
 from __future__ import annotations
