@@ -10,7 +10,7 @@ import dask.array as da
 import numpy as np
 import zarr
 from examples import examples
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from saved import save
 
@@ -44,6 +44,7 @@ def test_regular_are_chunks_that_zarr_can_have(chunks: tuple[tuple[int, ...], ..
     assert layout.is_regular(chunks) == (grid == chunks)
 
 
+@example(count=2, size=4096)
 @given(count=st.integers(1, 200), size=st.integers(1, 20_000))
 def test_slots_are_aligned_and_hold_chunk_and_checksum(count: int, size: int) -> None:
     slot = layout.slot_bytes(size)
