@@ -175,14 +175,14 @@ async def answers(pool: Any, owner: Owner) -> bool:
         return False  # its workers were in its process
     until_s = time.monotonic() + _ANSWER_S
     while await is_open(owner.scheduler, _ANSWER_S):
+        if time.monotonic() > until_s:
+            return True  # it hangs
         try:
             answer = await asyncio.wait_for(pool(owner.scheduler).identity(n_workers=0), _ANSWER_S)
         except (RuntimeError, TypeError):
             return True  # somebody is there, and it may be that one
         except OSError:
             # what one that is being killed has accepted breaks, and its port is closed a moment later
-            if time.monotonic() > until_s and await is_open(owner.scheduler, _ANSWER_S):
-                return True
             await asyncio.sleep(_LOOK_S)
         else:
             return bool(answer.get("id") == owner.cluster)

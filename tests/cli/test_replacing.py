@@ -66,6 +66,7 @@ def test_a_folder_with_other_files_is_no_question(folder: Path) -> None:
 def test_a_link_to_nothing_is_kept(folder: Path) -> None:
     (folder / "run.jsonl").symlink_to("absent")
     refused(run(*SIMULATE, "--trace", "run.jsonl"), 2, "run.jsonl exists")
+    assert os.readlink(folder / "run.jsonl") == "absent"
 
 
 def at_terminal(answer: str, *arguments: str, notebook: bool = False) -> tuple[int, str]:

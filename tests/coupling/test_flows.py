@@ -308,8 +308,10 @@ async def test_nobody_else_on_the_loop_waits_for_a_callback_that_does_not_return
             await flow.close()
         finally:
             ends.set()
-    names = lambda: [each.name for each in threading.enumerate()]  # noqa: E731
-    await until(lambda: not any(name.startswith("dask-hpc-heat") for name in names()), "its thread is gone")
+    await until(
+        lambda: not any(each.name.startswith("dask-hpc-heat") for each in threading.enumerate()),
+        "its thread is gone",
+    )
     await nothing_left(s, a)
 
 
