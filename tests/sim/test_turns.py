@@ -9,9 +9,11 @@ from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dask_hpc.sim.engine.turns import TurnTaking
 from dask_hpc.sim.what_if import engine_from, simulate_from
 from dask_hpc_policies import registry
 from dask_hpc_policies.model import ClusterSnapshot, JobView
+from dask_hpc_policies.rules.fair.turns import Work
 
 #: Six jobs of 44 half seconds on a node each, and a question of twelve fifths of a second that has none.
 SIX = tuple(
@@ -77,6 +79,15 @@ def test_forks_go_on_by_themselves_and_by_the_rule_of_their_policy() -> None:
 
     assert ends(same) == ends(engine) == pytest.approx(ends_s(SEVEN))
     assert ends(other) == pytest.approx(dict.fromkeys((job.id for job in SIX), 22.4) | {"question": 0.4})
+
+
+def test_slots_that_come_later_have_served_nobody_before() -> None:
+    one, two = (Work(id=id, done_s=0.0, left_s=10.0, width=9) for id in ("one", "two"))
+    turns = TurnTaking({"one": 0.0, "two": 0.0, "late": 0.0})
+    turns.advance(0.0, [one, two], 4)
+    works = [replace(one, left_s=6.0), two, Work(id="late", done_s=0.0, left_s=7.0, width=9)]
+    # two of the four slots each for a second: 8 s are left there of each
+    assert turns.advance(1.0, works, 8) == ["late", "one", "two"]
 
 
 @examples(60)

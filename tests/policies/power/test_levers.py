@@ -98,7 +98,7 @@ def test_of_jobs_that_wait_for_a_theft_as_many_are_tried_as_a_question_holds() -
     # those that need no theft, or more than any victim has, are none of them
     others = [job(f"w{n}", 400.0 + n, 0, 9 if n % 2 else 1, 9) for n in range(2 * MOST_TRIED)]
     found, _ = theft(replace(view, jobs=(jobs[0], *others, jobs[1])), power)
-    assert [one.job for one in found] == ["hungry"]
+    assert [(one.job, one.thief) for one in found] == [("hungry", "modest")]
     # what the time was not enough for is no sign that no sizes are inside
     assert power.plan is not None
     late = replace(power, plan=replace(power.plan, status="time-limit"))
