@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from threading import Thread
@@ -44,17 +46,61 @@ def test_files_in_the_memory_of_the_host_are_of_its_mount_and_devices_of_none():
 
 
 def test_where_a_process_writes_what_it_says_is_not_where_its_data_is(monkeypatch, tmp_path):
-    # as a worker of a batch job has them: what it says goes home, what HDF5 has opened is on scratch
-    open_files, home, scratch = (tmp_path / name for name in ("fd", "home", "scratch"))
-    for folder in (open_files, home, scratch):
-        folder.mkdir()
-    for number, path in enumerate([home / "in", home / "job.out", home / "job.err", scratch / "a.h5"]):
-        path.touch()
-        (open_files / str(number)).symlink_to(path)
-    monkeypatch.setattr(mounts, "_OPEN_FILES", str(open_files))
-    monkeypatch.setattr(mounts, "mount_of_folder", lambda folder: ("lustre", folder))
+    # as a worker of a batch job has them: what it says goes home, what HDF5 has opened is on scratch, where
+    # somebody has a folder open and a file that was removed, and a third place has a lock on its folder
+    home, scratch, other = 30, 31, 32
+    opened = [
+        ("/own/in", home, 0), ("/own/job.out", home, 1), ("/own/job.err", home, 1),
+        ("/my scratch/a.h5", scratch, 0o100000), ("/other", other, os.O_DIRECTORY),
+        ("/other/gone (deleted)", other, 0), ("/dev/null", 24, 2), ("socket:[7]", 9, 2),
+        ("/proc/7/io", 22, 0),
+    ]  # fmt: skip
+    files, said, numbered = tmp_path / "fd", tmp_path / "fdinfo", tmp_path / "mountinfo"
+    files.mkdir()
+    said.mkdir()
+    for number, (path, mount, flags) in enumerate(opened):
+        (files / str(number)).symlink_to(path)
+        (said / str(number)).write_text(f"pos:\t0\nflags:\t0{flags:o}\nmnt_id:\t{mount}\nino:\t3\n")
+    numbered.write_text(
+        "30 1 0:2 / /own rw - nfs4 server:/own rw\n"
+        "31 1 0:3 / /my\\040scratch rw,noatime shared:1 master:2 - lustre 10.0.0.1@o2ib:/scratch rw\n"
+        "32 1 8:1 / /other rw - ext4 /dev/sda1 rw\n"
+        "24 1 0:6 / /dev rw - devtmpfs devtmpfs rw\n"
+        "22 1 0:21 / /proc rw - proc proc rw\n"
+    )
+    for name, path in (("_OPEN_FILES", str(files)), ("_SAID", str(said)), ("_NUMBERED", numbered)):
+        monkeypatch.setattr(mounts, name, path)
     monkeypatch.setattr(mounts, "_looked", (-mounts._LOOK_AGAIN_S, mounts.UNKNOWN))
-    assert mounts.mount_of_open_files() == ("lustre", str(scratch))
+    assert mounts.mount_of_open_files() == ("lustre", "/my scratch")
+
+
+def test_where_files_are_that_a_library_has_opened_is_seen_without_asking_their_file_system(tmp_path):
+    # a mount that hangs would keep whoever asks it, the worker's loop, waiting
+    program = """
+import os, sys
+from dask_hpc.worker.io import mounts
+file = os.open(sys.argv[1], os.O_CREAT | os.O_RDWR)
+asked = []
+def heard(event, arguments):
+    if event in ("open", "os.stat", "os.lstat", "os.scandir") and not str(arguments[0]).startswith("/proc/"):
+        asked.append((event, arguments[0]))
+sys.addaudithook(heard)
+stat, lstat = os.stat, os.lstat
+os.stat = lambda *args, **more: asked.append(args) or stat(*args, **more)
+os.lstat = lambda *args, **more: asked.append(args) or lstat(*args, **more)
+found = mounts.mount_of_open_files()
+assert not asked, asked
+print(*found, mounts.mount_of_file(sys.argv[1]) == found)
+"""
+    for folder in (tmp_path, Path("/dev/shm")):
+        path = folder / f"hpc-test-{os.getpid()}"
+        try:
+            ran = subprocess.run(
+                [sys.executable, "-c", program, str(path)], capture_output=True, text=True, timeout=60
+            )
+        finally:
+            path.unlink(missing_ok=True)
+        assert ran.stdout.split() == [*mount_of(folder), "True"], ran.stderr
 
 
 def test_only_the_latest_files_of_a_task_are_remembered():

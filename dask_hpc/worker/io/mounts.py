@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Collection
 from functools import lru_cache
 from pathlib import Path
 
@@ -12,7 +13,8 @@ _SHARED = {
     "lustre": "lustre", "nfs": "nfs", "nfs4": "nfs", "gpfs": "gpfs", "beegfs": "beegfs", "ceph": "ceph",
 }  # fmt: skip
 _MOUNTS = Path("/proc/self/mounts")
-_OPEN_FILES = "/proc/self/fd"
+#: What is open, what the system says of it, and the mounts by their numbers.
+_OPEN_FILES, _SAID, _NUMBERED = "/proc/self/fd", "/proc/self/fdinfo", Path("/proc/self/mountinfo")
 #: Where what is open is no file of anybody's data, and where in there it is.
 _NO_FILES = ("/dev/", "/proc/", "/sys/", "/memfd:")
 _FILES = "/dev/shm/"
@@ -37,10 +39,10 @@ def mount_of(folder: Path, mounts: Path = _MOUNTS) -> tuple[str, str]:
     found = ("local", Path("/"))
     for fields in (line.split() for line in lines):
         if len(fields) > 2:
-            # the system writes a space in a name as \040
-            point = Path(fields[1].replace("\\040", " "))
+            kind, place = _told(fields[2], fields[1])
+            point = Path(place)
             if folder.is_relative_to(point) and len(point.parts) >= len(found[1].parts):
-                found = (_SHARED.get(fields[2].removeprefix("fuse."), "local"), point)
+                found = (kind, point)
     return found[0], str(found[1])
 
 
@@ -69,13 +71,40 @@ def mount_of_open_files() -> tuple[str, str]:
     global _looked
     now_s = time.monotonic()
     if now_s - _looked[0] >= _LOOK_AGAIN_S:
-        found = set()
-        for name in set(os.listdir(_OPEN_FILES)) - _STANDARD:
-            try:
-                path = os.readlink(f"{_OPEN_FILES}/{name}")
-            except OSError:  # closed meanwhile
-                continue
-            if path.startswith("/") and not path.startswith(_NO_FILES) and os.path.isfile(path):
-                found.add(mount_of_folder(os.path.dirname(path)))
+        numbers = {number for name in set(os.listdir(_OPEN_FILES)) - _STANDARD if (number := _number(name))}
+        found = _numbered(numbers)
         _looked = (now_s, found.pop() if len(found) == 1 else UNKNOWN)
     return _looked[1]
+
+
+def _number(name: str) -> str:
+    """The number of the mount that an open file is on; empty: it is no file.
+
+    No file system is asked: one that hangs would have whoever asks hang, too.
+    """
+    try:
+        path, text = os.readlink(f"{_OPEN_FILES}/{name}"), Path(_SAID, name).read_text()
+    except OSError:  # closed meanwhile
+        return ""
+    removed = path.endswith(" (deleted)")
+    if removed or not path.startswith("/") or (path.startswith(_NO_FILES) and not path.startswith(_FILES)):
+        return ""
+    said = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+    folder = int(said["flags"], 8) & os.O_DIRECTORY
+    return "" if folder else said["mnt_id"].strip()
+
+
+def _numbered(numbers: Collection[str]) -> set[tuple[str, str]]:
+    """Kind and mount point of mounts."""
+    text = _NUMBERED.read_text(encoding="utf-8", errors="replace") if numbers else ""
+    found = set()
+    for fields in (line.split() for line in text.splitlines()):
+        if fields[0] in numbers:
+            found.add(_told(fields[fields.index("-") + 1], fields[4]))
+    return found
+
+
+def _told(kind: str, point: str) -> tuple[str, str]:
+    """Kind and mount point, from what the system calls them."""
+    # the system writes a space in a name as \040
+    return _SHARED.get(kind.removeprefix("fuse."), "local"), point.replace("\\040", " ")
