@@ -172,7 +172,10 @@ def test_the_latest_names_are_remembered():
     learned = Learned()
     for number in (0, 1, *range(1, 1001)):
         learned.add(str(number), 1, Run(1.0, 2.0, 100))
-    assert [bool(learned.shares(JobRequest(name=name))) for name in ("0", "1", "1000")] == [False, True, True]
+    names = ("0", "1", "1000")
+    assert [bool(learned.shares(JobRequest(name=name))) for name in names] == [False, True, True]
+    assert [learned.count(name) for name in names] == [0, 2, 1]
+    assert len(learned._counts) == 1000, "what is counted goes with the name"
 
 
 def test_of_a_size_the_latest_runs_count_and_those_without_io_have_no_bandwidth():

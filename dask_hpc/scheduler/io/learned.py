@@ -27,14 +27,22 @@ class Learned:
 
     def __init__(self) -> None:
         self._runs: dict[str, dict[int, deque[Run]]] = {}
+        #: How many there were of each name, those that are not remembered among them.
+        self._counts: dict[str, int] = {}
 
     def add(self, name: str, nodes: int, run: Run) -> None:
         """A job of that name has completed, on so many nodes all the time."""
         sizes = self._runs.pop(name, {})
         self._runs[name] = sizes
         sizes.setdefault(nodes, deque(maxlen=_RUNS)).append(run)
+        self._counts[name] = self.count(name) + 1
         while len(self._runs) > _NAMES:
-            del self._runs[next(iter(self._runs))]
+            oldest = next(iter(self._runs))
+            del self._runs[oldest], self._counts[oldest]
+
+    def count(self, name: str) -> int:
+        """How many jobs of a name that is remembered have completed at one size."""
+        return self._counts.get(name, 0)
 
     def shares(self, request: JobRequest) -> dict[int, float]:
         """Share of its time that such a job spends in I/O, by nodes; empty: nothing is known."""

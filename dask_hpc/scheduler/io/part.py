@@ -37,8 +37,6 @@ class Io:
         self._told: dict[str, int] = {}
         #: Ids of ended jobs that are among what is learned, of those that are remembered.
         self._booked: set[str] = set()
-        #: Jobs that have completed at one size, by name, all there were.
-        self._runs: dict[str, int] = {}
         #: What was told last; None: more may have been measured since.
         self._shown: dict[str, Any] | None = {"targets": [], "jobs": [], "other": {}}
         #: Whether workers count, and what tells them not to any more.
@@ -68,8 +66,8 @@ class Io:
             self._shown = None
         self._told = {job.id: self._told.get(job.id, -1) for job in named}
         for job in named:
-            if self._told[job.id] != self._runs.get(job.name, 0) and self._tell(job):
-                self._told[job.id] = self._runs[job.name]
+            if self._told[job.id] != (count := self._learned.count(job.name)) and self._tell(job):
+                self._told[job.id] = count
             elif not job.request.io_by_nodes and job.spec.io_intensity is None and job.span_id in spans:
                 row, task_s = spans[job.span_id]
                 if task_s >= _LEAST_S:
@@ -112,7 +110,6 @@ class Io:
             if job.state == "completed" and len(sizes) == 1 and job.span_id in found:
                 row, task_s = found[job.span_id]
                 self._learned.add(job.name, sizes.pop(), Run(row.busy_s, task_s, row.nbytes))
-                self._runs[job.name] = self._runs.get(job.name, 0) + 1
 
     def section(self) -> Mapping[str, Any]:
         """What the file system gives that most was learned of, in bytes a second."""
