@@ -70,14 +70,25 @@ async def test_an_analysis_that_raises_does_so_for_its_reader_and_the_next_step_
     with pytest.raises(TypeError, match=r"function of 'inverse' cannot be sent .* cannot pickle"):
         await flow.analyse(lambda ds: flow, name="inverse")
     await flow.analyse(lambda ds: 1 / float(ds["T"][0, 0, 0]), name="inverse")
-    inverse = flow.results("inverse", timeout=30)
+
+    def ends(ds):
+        # Dask has each of these end the worker
+        raise (SystemExit, KeyboardInterrupt)[int(ds["step"][0])]("enough")
+
+    await flow.analyse(ends, name="ends")
+    inverse, ended = flow.results("inverse", timeout=30), flow.results("ends", timeout=30)
     async with producers(s, (0, 8)) as made:
         await opened(made)
-        made[0].tell("many", first=0, last=3)
+        made[0].tell("many", first=0, last=2)
         made[0].tell("close")
+        said = r"the analysis has raised {}\('enough'\) at step {}"
         with pytest.raises(ZeroDivisionError):
             await anext(inverse)
+        with pytest.raises(RuntimeError, match=said.format("SystemExit", 0)):
+            await anext(ended)
         assert await anext(values) == (0, 0.0)
+        with pytest.raises(RuntimeError, match=said.format("KeyboardInterrupt", 1)):
+            await anext(ended)
         assert await anext(inverse) == (1, 1.0)
     await flow.close()
     await nothing_left(s, a)
