@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Awaitable
 from typing import Any, Protocol, Self
 
+from distributed import Client
+
 from dask_hpc.channel import Channel
 from dask_hpc.errors import CouplingError
 
@@ -103,6 +105,13 @@ class Reader:
         _, step, value, error = self._items.popleft()
         self._gives.taken()
         return step, value, error
+
+
+def why_gone(client: Client | None) -> str:
+    """Why no step can come any more whose tasks their flow has not let go of: a client that closes does."""
+    if client is None or client.status in ("closing", "closed"):
+        return "its client is closed"
+    return "the cluster was restarted, or somebody has cancelled the tasks of steps that come"
 
 
 def _given(item: _Item, end: type[Exception]) -> tuple[int, Any]:

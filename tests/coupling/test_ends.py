@@ -171,28 +171,6 @@ async def test_a_flow_whose_client_is_gone_says_so_to_its_sources_and_leaves_not
     await nothing_left(s, a)
 
 
-@live(workers=1, timeout=60)
-async def test_a_flow_whose_declaration_is_interrupted_leaves_its_name_to_the_next_one(c, s, a, monkeypatch):
-    rt = await dask_hpc.install(c)
-    couple = of(s)._methods["couple"]
-
-    async def interrupted(*args, **more):
-        id = await couple(*args, **more)
-        # it is there, and the answer is on its way
-        asking.cancel()
-        return id
-
-    with monkeypatch.context() as patch:
-        patch.setitem(of(s)._methods, "couple", interrupted)
-        asking = asyncio.ensure_future(rt.couple("heat", FIELDS))
-        with pytest.raises(asyncio.CancelledError):
-            await asking
-    flow, _ = await started(c)
-    assert [row["name"] for row in await rt.flows()] == ["heat"]
-    await flow.close()
-    await nothing_left(s, a)
-
-
 @live(workers=2, timeout=60)
 async def test_steps_whose_blocks_nobody_has_any_more_fail_with_their_worker_and_later_ones_go_on(
     c, s, a, b, monkeypatch

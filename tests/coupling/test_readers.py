@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dask_hpc.client.readers import Reader
+from dask_hpc.client.readers import Reader, why_gone
 from dask_hpc.errors import CouplingError
 
 
@@ -111,3 +111,15 @@ def test_a_reader_that_is_read_in_the_form_of_another_client_says_which_is_right
             await anext(reader)
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("client", "said"),
+    [
+        (None, "its client is closed"),
+        (SimpleNamespace(status="closing"), "its client is closed"),
+        (SimpleNamespace(status="running"), "the cluster was restarted"),
+    ],
+)
+def test_a_client_that_closes_amid_steps_is_not_taken_for_somebody_else(client: Any, said: str) -> None:
+    assert said in why_gone(client)
