@@ -18,6 +18,11 @@ async def test_an_analysis_that_raises_does_so_for_its_reader_and_the_next_step_
     flow, values = await started(c)
     with pytest.raises(TypeError, match=r"function of 'inverse' cannot be sent .* cannot pickle"):
         await flow.analyse(lambda ds: flow, name="inverse")
+
+    async def awaited(ds): ...
+
+    with pytest.raises(TypeError, match=r"function of 'inverse' is a coroutine function"):
+        await flow.analyse(awaited, name="inverse")
     await flow.analyse(lambda ds: 1 / float(ds["T"][0, 0, 0]), name="inverse")
 
     def ends(ds):
