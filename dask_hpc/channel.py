@@ -142,6 +142,22 @@ class Channel:
         await _settled(before)
         return (await self._ask_now(method, arguments))[0]
 
+    async def ask_or_undo(self, undo: str, argument: str, method: str, **arguments: Any) -> Any:
+        """`ask` for what nobody else could let go of, should whoever asks be interrupted before the answer.
+
+        That is then an argument of the method `undo`, and what is asked from now on waits for it.
+        """
+        asking = asyncio.ensure_future(self.ask(method, **arguments))
+        try:
+            return await asyncio.shield(asking)
+        except asyncio.CancelledError:
+            undone = self._undo(asking, undo, argument)
+            self._behind = asyncio.run_coroutine_threadsafe(undone, asyncio.get_running_loop())
+            raise
+
+    async def _undo(self, asking: asyncio.Future[Any], method: str, argument: str) -> None:
+        await self._ask_now(method, {argument: await asking})
+
     async def _ask_now(self, method: str, arguments: Mapping[str, Any]) -> tuple[Any, float]:
         client = self.client
         scheduler: Any = client.scheduler

@@ -63,5 +63,6 @@ async def _couple(channel: Channel, name: str, fields: Any, queue: int, when_ful
     queue = contract.checked_number("queue", queue, *_QUEUE)
     contract.checked_choice("when_full", when_full, contract.WHEN_FULL)
     arguments = {"queue": queue, "when_full": when_full, "client": channel.client.id}
-    id = await channel.ask("couple", name=name, fields=[encode(one) for one in declared], **arguments)
+    fields = [encode(one) for one in declared]
+    id = await channel.ask_or_undo("flow_close", "flow", "couple", name=name, fields=fields, **arguments)
     return Flow(channel, id, name, declared, queue, when_full)

@@ -22,7 +22,7 @@ from dask_hpc.client.callbacks import call_all, call_soon, own_thread
 from dask_hpc.client.datasets import kept_dataset
 from dask_hpc.client.flow_graph import StepGraph
 from dask_hpc.client.inside import Inside
-from dask_hpc.client.readers import Reader
+from dask_hpc.client.readers import Reader, why_gone
 from dask_hpc.client.turns import Analysis, Spawned, Turn, check_function, hand_out, lose, unneeded, value_of
 from dask_hpc.errors import CouplingError, InstallError
 from dask_hpc.show import line
@@ -30,8 +30,6 @@ from dask_hpc_policies.coupling import contract
 
 #: Turns whose tasks are on the scheduler beyond what the queue may hold; more come half of them at a time.
 _AHEAD = 8
-#: Why no step can come any more whose tasks nobody here has let go of.
-_GONE = "the cluster was restarted, or somebody has cancelled the tasks of steps that come"
 
 
 class Flow:
@@ -264,9 +262,9 @@ class Flow:
         elif kind == "failed":
             self._finished(said["reason"])
         elif kind == "gone":
-            # nobody here has let go of them, and steps may still come
+            # this has not let go of them, and steps may still come
             if self._total is None:
-                await self._fail(_GONE)
+                await self._fail(why_gone(self._channel.client_or_none))
         elif kind == "ended":
             self._total = said["turns"]
             self._maybe_over()

@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Awaitable
 from typing import Any, Protocol, Self
 
+from distributed import Client
+
 from dask_hpc.channel import Channel
 from dask_hpc.errors import CouplingError
 
@@ -48,6 +50,7 @@ class Reader:
 
     def __next__(self) -> tuple[int, Any]:
         try:
+            self._check_form(False, "with an asynchronous client it is read by 'async for', or await anext()")
             item = self._channel.run(self._next)
         except BaseException as error:
             del self
@@ -60,12 +63,17 @@ class Reader:
 
     async def __anext__(self) -> tuple[int, Any]:
         try:
+            self._check_form(True, "with an ordinary client it is read by 'for', or next()")
             item = await self._channel.run(self._next)
         except BaseException as error:
             del self
             raise error.with_traceback(None) from None
         del self
         return _given(item, StopAsyncIteration)
+
+    def _check_form(self, awaited: bool, text: str) -> None:
+        if self._channel.client.asynchronous is not awaited:
+            raise TypeError(f"values are awaited or not as the client is: {text}")
 
     def put(self, turn: int, step: int, value: Any, error: BaseException | None) -> None:
         """There is a value, or what was raised in its place; those before its first turn are passed over."""
@@ -88,13 +96,22 @@ class Reader:
                 return (-1, None, CouplingError(outcome)) if outcome else None
             left_s = None if deadline_s is None else deadline_s - loop.time()
             try:
-                await asyncio.wait_for(self._gives.changes(), left_s)
+                # not by `wait_for`: on Python 3.11 it swallows a cancellation that comes with a change
+                async with asyncio.timeout(left_s):
+                    await self._gives.changes()
             except TimeoutError:
                 if not self._items:
                     return -1, None, TimeoutError(f"no value within {self._timeout_s:g} s")
         _, step, value, error = self._items.popleft()
         self._gives.taken()
         return step, value, error
+
+
+def why_gone(client: Client | None) -> str:
+    """Why no step can come any more whose tasks their flow has not let go of: a client that closes does."""
+    if client is None or client.status in ("closing", "closed"):
+        return "its client is closed"
+    return "the cluster was restarted, or somebody has cancelled the tasks of steps that come"
 
 
 def _given(item: _Item, end: type[Exception]) -> tuple[int, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 import weakref
 from bisect import bisect_left
@@ -133,10 +134,12 @@ def check_function(function: Any, analysis: str) -> None:
     Raises
     ------
     TypeError
-        When it is no function, or refers to what cannot be sent.
+        When it is no function, gives a coroutine, or refers to what cannot be sent.
     """
     if not callable(function):
         raise TypeError(f"function is {function!r}; needed: a function of a data set")
+    if inspect.iscoroutinefunction(function):
+        raise TypeError(f"function of {analysis!r} is a coroutine function; needed: one that gives its value")
     try:
         dumps(function)
     except Exception as error:  # whatever objects of users raise

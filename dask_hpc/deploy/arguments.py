@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import dask
 from dask.utils import parse_timedelta
 
 from dask_hpc_policies.numeric import whole
@@ -106,3 +107,14 @@ def check_flags(**flags: Any) -> None:
     for name, value in flags.items():
         if not isinstance(value, bool):
             raise ValueError(f"{name} is {value!r}; allowed: True or False")
+
+
+def with_preload(options: Mapping[str, Any], process: str, name: str, module: str) -> dict[str, Any]:
+    """What a process preloads, a module behind it: of its option of that name, else as it is configured.
+
+    As in stock it is a list, or one by itself, and has arguments for all or for each.
+    """
+    preload = options.get(name) or dask.config.get(f"distributed.{process}.preload")
+    argv = options.get(f"{name}_argv") or dask.config.get(f"distributed.{process}.preload-argv")
+    found = {name: [*([preload] if isinstance(preload, str) else preload), module]}
+    return found if not argv or isinstance(argv[0], str) else {**found, f"{name}_argv": [*argv, []]}

@@ -14,7 +14,7 @@ from dask.utils import parse_timedelta
 from distributed.core import Status
 from distributed.deploy.cluster import Cluster
 
-from dask_hpc.deploy.arguments import check_counts, check_flags
+from dask_hpc.deploy.arguments import check_counts, check_flags, with_preload
 from dask_hpc.deploy.pooled import Pooled, check_name, checked, role_resources
 from dask_hpc.deploy.specified import DEFAULT_POOL
 
@@ -69,6 +69,8 @@ class LocalCluster(Pooled, distributed.LocalCluster):
     ) -> None:
         self.pools = _read(pools or {})
         self._of_pool = itertools.count()
+        if kwargs.get("worker_class") is None:  # one of the user's may take no preload
+            kwargs |= with_preload(kwargs, "worker", "preload", "dask_hpc.worker.interrupted")
         super().__init__(*args, **kwargs)
         for pool in self.pools.values():
             if pool.n_workers:

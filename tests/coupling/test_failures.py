@@ -65,55 +65,6 @@ async def test_a_source_that_dies_with_its_worker_is_not_waited_for_for_ever(c, 
 
 
 @live(workers=1, timeout=60)
-async def test_an_analysis_that_raises_does_so_for_its_reader_and_the_next_step_comes(c, s, a):
-    flow, values = await started(c)
-    with pytest.raises(TypeError, match=r"function of 'inverse' cannot be sent .* cannot pickle"):
-        await flow.analyse(lambda ds: flow, name="inverse")
-    await flow.analyse(lambda ds: 1 / float(ds["T"][0, 0, 0]), name="inverse")
-    inverse = flow.results("inverse", timeout=30)
-    async with producers(s, (0, 8)) as made:
-        await opened(made)
-        made[0].tell("many", first=0, last=3)
-        made[0].tell("close")
-        with pytest.raises(ZeroDivisionError):
-            await anext(inverse)
-        assert await anext(values) == (0, 0.0)
-        assert await anext(inverse) == (1, 1.0)
-    await flow.close()
-    await nothing_left(s, a)
-
-
-@pytest.mark.errors("A callback of flow")
-@live(workers=1, timeout=60)
-async def test_a_callback_that_raises_is_told_in_the_status_and_the_flow_goes_on(c, s, a):
-    flow, values = await started(c)
-
-    # the first of these never comes out of a thread, the second ends a loop
-    raised = [(StopIteration, "no more"), (SystemExit, "enough"), (KeyError, "no such thing")]
-    told_of = []
-
-    def fails(step, ds):
-        kind, text = raised[step]
-        raise kind(text)
-
-    async def notes(step, ds):
-        told_of.append((await flow.status())["callback_error"])
-
-    await flow.on_step(fails)
-    # not seen to be a coroutine function before it is called
-    await flow.on_step(lambda step, ds: notes(step, ds))
-    async with producers(s, (0, 8)) as made:
-        await opened(made)
-        made[0].tell("many", first=0, last=3)
-        made[0].tell("close")
-        assert [each async for each in values] == [(step, float(step)) for step in range(3)]
-    assert told_of == ["", "step 0: StopIteration: no more", "step 1: SystemExit: enough"]
-    assert (await flow.status())["callback_error"] == "step 2: KeyError: 'no such thing'"
-    await flow.close()
-    await nothing_left(s, a)
-
-
-@live(workers=1, timeout=60)
 async def test_a_block_or_step_that_cannot_be_is_refused_in_one_line_and_nothing_changed(c, s, a):
     flow, values = await started(c)
     async with producers(s, *HALVES) as made:

@@ -1,17 +1,23 @@
-"""Whoever reads values: a loop that has ended is not waited for."""
+"""Whoever reads values: a loop that has ended is not waited for, and one that is to end does."""
 
 from __future__ import annotations
 
 import asyncio
 import weakref
+from collections.abc import Awaitable
+from types import SimpleNamespace
 from typing import Any
 
-from dask_hpc.client.readers import Reader
+import pytest
+
+from dask_hpc.client.readers import Reader, why_gone
 from dask_hpc.errors import CouplingError
 
 
 def test_a_reader_is_gone_whose_loop_has_ended_though_somebody_keeps_its_error() -> None:
     class Channel:
+        client = SimpleNamespace(asynchronous=False)
+
         def run(self, function: Any) -> Any:
             if stopped:
                 function().close()
@@ -50,3 +56,70 @@ def test_a_reader_is_gone_whose_loop_has_ended_though_somebody_keeps_its_error()
     assert isinstance(read(0.01), TimeoutError)
     stopped = True
     assert isinstance(read(None), KeyboardInterrupt)
+
+
+class Rung:
+    """What rings, and has nothing to give; by the loop of its client."""
+
+    outcome = None
+    client = SimpleNamespace(asynchronous=True)
+
+    def __init__(self) -> None:
+        self.bell = asyncio.Event()
+
+    def run(self, function: Any) -> Any:
+        return function()
+
+    def ring(self) -> None:
+        self.bell.set()
+        self.bell = asyncio.Event()
+
+    def changes(self) -> Awaitable[Any]:
+        return self.bell.wait()
+
+    def taken(self) -> None: ...
+
+
+def test_a_reader_that_is_cancelled_ends_whatever_has_changed_at_that_moment() -> None:
+    async def cancelled_after(turns: int) -> bool:
+        gives = Rung()
+        reading = asyncio.ensure_future(anext(Reader(gives, gives, 0, 60.0)))  # type: ignore[arg-type]
+        for _ in range(3):
+            await asyncio.sleep(0)
+        gives.ring()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        # as a notebook does for a cell that is interrupted, once
+        reading.cancel()
+        await asyncio.wait([reading], timeout=0.5)
+        return reading.cancelled()
+
+    async def main() -> None:
+        assert [await cancelled_after(turns) for turns in range(5)] == [True] * 5
+
+    asyncio.run(main())
+
+
+def test_a_reader_that_is_read_in_the_form_of_another_client_says_which_is_right() -> None:
+    async def main() -> None:
+        gives = Rung()
+        reader = Reader(gives, gives, 0, 60.0)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match=r"asynchronous client.* 'async for'"):
+            next(reader)
+        gives.client = SimpleNamespace(asynchronous=False)
+        with pytest.raises(TypeError, match=r"ordinary client.* 'for'"):
+            await anext(reader)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("client", "said"),
+    [
+        (None, "its client is closed"),
+        (SimpleNamespace(status="closing"), "its client is closed"),
+        (SimpleNamespace(status="running"), "the cluster was restarted"),
+    ],
+)
+def test_a_client_that_closes_amid_steps_is_not_taken_for_somebody_else(client: Any, said: str) -> None:
+    assert said in why_gone(client)

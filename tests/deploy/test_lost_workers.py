@@ -1,7 +1,8 @@
-"""Workers of this machine that are killed: their nannies start them anew, however long that takes."""
+"""Workers of this machine that are killed, which are started anew, and that are interrupted, which stay."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 
@@ -45,3 +46,18 @@ async def test_what_stands_for_a_worker_that_nobody_starts_anew_is_closed(monkey
         monkeypatch.setattr(nanny, "instantiate", fails)
         await killed(cluster)
         await until(lambda: not cluster.workers, "it is closed")
+
+
+@gen_test(timeout=120)
+async def test_a_worker_goes_on_with_what_it_holds_when_whoever_has_started_it_is_interrupted():
+    async with dask_hpc.LocalCluster(**ONE) as cluster, Client(cluster, asynchronous=True) as client:
+        held, process = await client.scatter([1]), client.submit(os.getpid, pure=False)
+        pid = await process
+        # as Ctrl-C does, and a notebook that interrupts a cell: all processes of a group hear it
+        async with asyncio.timeout(20):
+            await client.run(signal.raise_signal, signal.SIGINT)
+            assert await client.submit(os.getpid, pure=False) == pid
+        assert [each.status for each in (*held, process)] == ["finished"] * 2
+        # and what its tasks start can be interrupted
+        (handler,) = (await client.run(lambda: signal.getsignal(signal.SIGINT) == signal.SIG_IGN)).values()
+        assert not handler

@@ -12,7 +12,8 @@ import pytest
 from outside import PATHS, until
 
 import dask_hpc
-from dask_hpc.deploy.slurm.runner import with_agent
+from dask_hpc.deploy.arguments import with_preload
+from dask_hpc.deploy.slurm.runner import AGENT
 
 SCRIPT = """
 import dask_hpc
@@ -93,11 +94,11 @@ def test_outside_of_a_job_it_says_so(monkeypatch: Any) -> None:
 def test_what_is_preloaded_beside_the_agent_may_be_one_or_several() -> None:
     for preload in ("mine.py", ["mine.py", "other"]):
         loaded = {"preload": [*([preload] if isinstance(preload, str) else preload), "dask_hpc.agent"]}
-        assert with_agent({"preload": preload}, "worker", "preload") == loaded
+        assert with_preload({"preload": preload}, "worker", "preload", AGENT) == loaded
         with dask.config.set({"distributed.nanny.preload": preload}):
-            assert with_agent({}, "nanny", "preload_nanny") == {"preload_nanny": loaded["preload"]}
+            assert with_preload({}, "nanny", "preload_nanny", AGENT) == {"preload_nanny": loaded["preload"]}
     # arguments are for all of them, or for each
     given = {"preload": ["mine.py"], "preload_argv": ["--all"]}
-    assert "preload_argv" not in with_agent(given, "worker", "preload")
+    assert "preload_argv" not in with_preload(given, "worker", "preload", AGENT)
     given["preload_argv"] = [["--mine"]]  # type: ignore[list-item]
-    assert with_agent(given, "worker", "preload")["preload_argv"] == [["--mine"], []]
+    assert with_preload(given, "worker", "preload", AGENT)["preload_argv"] == [["--mine"], []]

@@ -11,17 +11,19 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-import dask
 from distributed import Nanny
 from distributed.utils import import_term
 
+from dask_hpc.deploy.arguments import with_preload
 from dask_hpc.deploy.slurm import stock
 from dask_hpc.scheduler.install import attach
 from dask_hpc.worker import agent
+
+#: What workers and nannies preload.
+AGENT = "dask_hpc.agent"
 
 _LOOK_S = 0.2
 _CLOSE_S = 5.0
@@ -54,9 +56,9 @@ class SLURMRunner(stock.Runner):
         options = kwargs["worker_options"] = dict(kwargs.get("worker_options") or {})
         # not the whole walltime when there is no scheduler any more
         options.setdefault("death_timeout", _DEATH_S)
-        options |= with_agent(options, "worker", "preload")
+        options |= with_preload(options, "worker", "preload", AGENT)
         if (worker_class := kwargs.get("worker_class")) and issubclass(import_term(worker_class), Nanny):
-            options |= with_agent(options, "nanny", "preload_nanny")
+            options |= with_preload(options, "nanny", "preload_nanny", AGENT)
         if signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:
             # Slurm tells every process, and those that do not listen would end
             with suppress(ValueError):
@@ -87,14 +89,3 @@ class SLURMRunner(stock.Runner):
             with suppress(OSError, TimeoutError):
                 await asyncio.wait_for(self.scheduler_comm.hpc(method="closing", arguments={}), _CLOSE_S)
         await super()._close()
-
-
-def with_agent(options: Mapping[str, Any], process: str, name: str) -> dict[str, Any]:
-    """What a process preloads, the agent behind it: of its option of that name, else as it is configured.
-
-    As in stock it is a list, or one by itself, and has arguments for all or for each.
-    """
-    preload = options.get(name) or dask.config.get(f"distributed.{process}.preload")
-    argv = options.get(f"{name}_argv") or dask.config.get(f"distributed.{process}.preload-argv")
-    found = {name: [*([preload] if isinstance(preload, str) else preload), "dask_hpc.agent"]}
-    return found if not argv or isinstance(argv[0], str) else {**found, f"{name}_argv": [*argv, []]}

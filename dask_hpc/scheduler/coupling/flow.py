@@ -226,6 +226,10 @@ class Flow:
             and all(rank.left for rank in self.ranks.values())
         )
 
+    def spent(self) -> bool:
+        """Whether no step comes any more, and all are done."""
+        return self.over() and not self.flight()
+
     def room(self) -> int:
         """The turn from which on workers have to ask whether a step goes on."""
         return 0 if self.turns is None else min(self.turns.room, self.ahead)

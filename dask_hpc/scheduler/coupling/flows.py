@@ -104,7 +104,7 @@ class Flows:
         if client not in self._scheduler.clients:
             raise CouplingError(f"flow {name!r} was not declared: its client is gone")
         if (there := self._named.get(name)) is not None:
-            if not there.failed:
+            if not (there.failed or there.spent()):
                 text = f"name is {name!r}, which an open flow has; close that one, or choose another"
                 raise ValueError(text)
             self._end(there, f"flow {name!r} was declared anew")

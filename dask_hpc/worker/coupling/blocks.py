@@ -96,8 +96,14 @@ def analysed(function: Callable[[xr.Dataset], Any], fields: Sequence[Field], *bu
     worker: Any = get_worker()
     task = worker.state.tasks[worker.get_current_task()]
     needs = {each.key: each.get_nbytes() for each in task.dependencies}
-    with taken(worker, needs, task.metadata, TAKEN):
-        value = function(dataset(fields, steps))
+    try:
+        with taken(worker, needs, task.metadata, TAKEN):
+            value = function(dataset(fields, steps))
+    except BaseException as error:
+        if isinstance(error, Exception):
+            raise
+        # `SystemExit` and `KeyboardInterrupt` would end the worker, and each one that tries it after that
+        raise RuntimeError(f"the analysis has raised {error!r} at step {bundles[-1].step}") from error
     # a small value comes with the word that it is there: nobody has to fetch it
     if (content := to_content(value, _ALONG_BYTES // 4)) is not None:
         task.metadata[VALUE] = content

@@ -1,0 +1,104 @@
+"""What functions of users raise, and a call of theirs that is interrupted: flows go on, or never were."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from coupled import FIELDS, opened, started
+from helpers import live
+from sources import nothing_left, producers
+
+import dask_hpc
+from dask_hpc.scheduler.rpc.service import of
+
+
+@live(workers=1, timeout=60)
+async def test_an_analysis_that_raises_does_so_for_its_reader_and_the_next_step_comes(c, s, a):
+    flow, values = await started(c)
+    with pytest.raises(TypeError, match=r"function of 'inverse' cannot be sent .* cannot pickle"):
+        await flow.analyse(lambda ds: flow, name="inverse")
+
+    async def awaited(ds): ...
+
+    with pytest.raises(TypeError, match=r"function of 'inverse' is a coroutine function"):
+        await flow.analyse(awaited, name="inverse")
+    await flow.analyse(lambda ds: 1 / float(ds["T"][0, 0, 0]), name="inverse")
+
+    def ends(ds):
+        # Dask has each of these end the worker
+        raise (SystemExit, KeyboardInterrupt)[int(ds["step"][0])]("enough")
+
+    await flow.analyse(ends, name="ends")
+    inverse, ended = flow.results("inverse", timeout=30), flow.results("ends", timeout=30)
+    async with producers(s, (0, 8)) as made:
+        await opened(made)
+        made[0].tell("many", first=0, last=2)
+        made[0].tell("close")
+        said = r"the analysis has raised {}\('enough'\) at step {}"
+        with pytest.raises(ZeroDivisionError):
+            await anext(inverse)
+        with pytest.raises(RuntimeError, match=said.format("SystemExit", 0)):
+            await anext(ended)
+        assert await anext(values) == (0, 0.0)
+        with pytest.raises(RuntimeError, match=said.format("KeyboardInterrupt", 1)):
+            await anext(ended)
+        assert await anext(inverse) == (1, 1.0)
+    await flow.close()
+    await nothing_left(s, a)
+
+
+@pytest.mark.errors("A callback of flow")
+@live(workers=1, timeout=60)
+async def test_a_callback_that_raises_is_told_in_the_status_and_the_flow_goes_on(c, s, a):
+    flow, values = await started(c)
+
+    # the first of these never comes out of a thread, the second ends a loop
+    raised = [(StopIteration, "no more"), (SystemExit, "enough"), (KeyError, "no such thing")]
+    told_of = []
+
+    def fails(step, ds):
+        kind, text = raised[step]
+        raise kind(text)
+
+    async def notes(step, ds):
+        told_of.append((await flow.status())["callback_error"])
+
+    await flow.on_step(fails)
+    # not seen to be a coroutine function before it is called
+    await flow.on_step(lambda step, ds: notes(step, ds))
+    async with producers(s, (0, 8)) as made:
+        await opened(made)
+        made[0].tell("many", first=0, last=3)
+        made[0].tell("close")
+        assert [each async for each in values] == [(step, float(step)) for step in range(3)]
+    assert told_of == ["", "step 0: StopIteration: no more", "step 1: SystemExit: enough"]
+    assert (await flow.status())["callback_error"] == "step 2: KeyError: 'no such thing'"
+    # nothing comes of it any more, and its name is free
+    another, _ = await started(c)
+    await another.close()
+    assert (await flow.status())["state"] == "closed"
+    await flow.close()
+    await nothing_left(s, a)
+
+
+@live(workers=1, timeout=60)
+async def test_a_flow_whose_declaration_is_interrupted_leaves_its_name_to_the_next_one(c, s, a, monkeypatch):
+    rt = await dask_hpc.install(c)
+    couple = of(s)._methods["couple"]
+
+    async def interrupted(*args, **more):
+        id = await couple(*args, **more)
+        # it is there, and the answer is on its way
+        asking.cancel()
+        return id
+
+    with monkeypatch.context() as patch:
+        patch.setitem(of(s)._methods, "couple", interrupted)
+        asking = asyncio.ensure_future(rt.couple("heat", FIELDS))
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+    flow, _ = await started(c)
+    assert [row["name"] for row in await rt.flows()] == ["heat"]
+    await flow.close()
+    await nothing_left(s, a)
