@@ -9,10 +9,11 @@ import weakref
 from bisect import bisect_left
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
-from distributed import Future
+from distributed import Client, Future
 from distributed.comm import CommClosedError
 from distributed.protocol.pickle import dumps, loads
 
@@ -24,6 +25,9 @@ from dask_hpc.worker.coupling.inside import Raised
 _ALONG_S = 1.0
 #: Held while a reader is added.
 _ADDING = threading.Lock()
+#: How often a value that could not be fetched with others is asked for by itself; one at a time by a client.
+_APART = 2
+_asks: weakref.WeakKeyDictionary[Client, asyncio.Lock] = weakref.WeakKeyDictionary()
 
 
 @dataclass(slots=True)
@@ -239,11 +243,13 @@ async def _error_of(future: Future) -> BaseException | None:
 
 
 async def _asked_for(future: Future) -> tuple[Any, BaseException | None]:
+    failed = 0
     while True:
         try:
             error: BaseException | None = await future.exception()
             if error is None:
-                value = await future
+                async with _one_by_one(future.client) if failed else nullcontext():
+                    value = await future
                 return (None, value.error) if isinstance(value, Raised) else (value, None)
             return None, error.with_traceback(await future.traceback())
         except CancelledError as lost:  # the cluster has let go of it
@@ -253,7 +259,14 @@ async def _asked_for(future: Future) -> tuple[Any, BaseException | None]:
                 raise
             # somebody else has given up what was fetched with it
         except Exception as raised:  # a value that no worker can send; nobody may be left who takes it
-            return None, raised
+            # what Dask has fetched with it has failed by it, too
+            failed += 1
+            if failed > _APART:
+                return None, raised
+
+
+def _one_by_one(client: Client) -> asyncio.Lock:
+    return _asks.setdefault(client, asyncio.Lock())
 
 
 def is_cancelled() -> bool:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from types import NoneType
 
 import pytest
 from coupled import FIELDS, opened, started
+from distributed import wait
 from helpers import live
 from sources import nothing_left, producers
 
 import dask_hpc
+from dask_hpc.client import turns
 from dask_hpc.scheduler.rpc.service import of
 
 
@@ -46,6 +49,20 @@ async def test_an_analysis_that_raises_does_so_for_its_reader_and_the_next_step_
         assert await anext(inverse) == (1, 1.0)
     await flow.close()
     await nothing_left(s, a)
+
+
+@live(workers=1)
+async def test_a_value_that_cannot_be_sent_is_the_error_of_its_own_analysis_alone(c, s, a):
+    def never():
+        return (each for each in "ab")
+
+    functions = [lambda: "one", never, lambda: "other", never, lambda: "last"]
+    futures = [c.submit(each, pure=False) for each in functions]
+    await wait(futures)
+    # Dask fetches with one request what is asked for at once, which fails for all of it
+    found = await asyncio.gather(*map(turns._asked_for, futures))
+    assert [value for value, _ in found] == ["one", None, "other", None, "last"]
+    assert [type(error) for _, error in found] == [NoneType, TypeError, NoneType, TypeError, NoneType]
 
 
 @pytest.mark.errors("A callback of flow")
