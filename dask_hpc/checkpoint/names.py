@@ -81,7 +81,13 @@ def checked_path(what: str, value: Any, allowed: str) -> str:
     # the path of nothing is the working directory, and a URL would be a folder there
     if not isinstance(path, str) or not path or "\0" in path or "://" in path:
         raise CheckpointValueError(f"{what} is {value!r:.200}; allowed: {allowed}")
-    return os.path.abspath(os.path.expanduser(path))
+    path = os.path.expanduser(path)
+    if path.startswith("~"):
+        raise CheckpointValueError(
+            f"{what} is {value!r:.200}, and there is no such user here; allowed: {allowed} (./~ for a folder "
+            "whose name begins so)"
+        )
+    return os.path.abspath(path)
 
 
 def checked_key_file(key_file: Any) -> str | None:

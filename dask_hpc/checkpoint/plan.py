@@ -7,8 +7,9 @@ number of its blocks: it has no entry for each of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from itertools import chain, groupby
 from typing import Any, Literal
 
 #: shard: regular chunks in one file. grid: regular chunks, a file each, of what Zarr has no shards for.
@@ -17,8 +18,16 @@ from typing import Any, Literal
 Kind = Literal["shard", "grid", "apart", "opaque"]
 
 
+class _Packed:
+    """Keeps how it is pickled."""
+
+    __slots__ = ("_packed",)
+
+    _packed: tuple[Any, ...]
+
+
 @dataclass(frozen=True, slots=True)
-class Array:
+class Array(_Packed):
     """One array of a checkpoint: a variable, or a row of opaque blocks."""
 
     #: Of the Zarr array, or of the Zarr group with an array a block, in the group of the version.
@@ -40,6 +49,14 @@ class Array:
     def count(self) -> int:
         """Number of blocks."""
         return math.prod(map(len, self.chunks))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # each task that reads a block has it, and of many blocks chunks are long
+        if not hasattr(self, "_packed"):
+            values = {each.name: getattr(self, each.name) for each in fields(self)}
+            values["chunks"] = tuple(map(_runs, self.chunks))
+            object.__setattr__(self, "_packed", tuple(values.values()))
+        return _unpacked, self._packed
 
     def block_index(self, number: int) -> tuple[int, ...]:
         """Place of a block along each dimension.
@@ -74,6 +91,22 @@ class Array:
         if self.kind == "opaque" or self.encoding in ("text", "object"):
             return 0
         return math.prod(self.block_shape(number)) * from_json(self.dtype).itemsize
+
+
+_Runs = tuple[tuple[tuple[int, ...], int], ...]
+
+
+def _runs(lengths: tuple[int, ...]) -> _Runs:
+    """Lengths that follow each other, and how often they do in a row."""
+    runs = tuple(((length,), sum(1 for _ in each)) for length, each in groupby(lengths))
+    return runs if 2 * len(runs) < len(lengths) else ((lengths, 1),)
+
+
+def _unpacked(
+    path: str, kind: Kind, dtype: Any, shape: tuple[int, ...], runs: Sequence[_Runs], *more: Any
+) -> Array:
+    chunks = (tuple(chain.from_iterable(lengths * times for lengths, times in each)) for each in runs)
+    return Array(path, kind, dtype, shape, tuple(chunks), *more)
 
 
 @dataclass(frozen=True, slots=True)

@@ -255,6 +255,7 @@ def restore(
     from distributed import as_completed, futures_of
 
     from dask_hpc.client.checkpoints import restored
+    from dask_hpc.errors import CheckpointError
 
     _named(name)
     dataset = name if dataset is None else dataset
@@ -268,6 +269,8 @@ def restore(
         folder = None if store is None else store.folder
         try:
             found = client.sync(restored, client, name, folder, version, allow_pickle, key_file)
+        except CheckpointError as error:
+            raise type(error)(_in_options(str(error))) from None
         except ValueError as error:
             # it is no fault of the connection
             raise click.UsageError(f"{error}" if folder else f"{error} (here: --store DIR)") from None
@@ -359,8 +362,13 @@ def _key(version: Version, key_file: str | None) -> bytes | None:
 def _unread(future: Future) -> str:
     """Why a block is not there."""
     if future.status == "error":
-        return one_line(str(future.exception()))
+        return one_line(_in_options(str(future.exception())))
     return f"{future.key!r} was {future.status} before it was read; nothing is published"
+
+
+def _in_options(text: str) -> str:
+    """What an error says of arguments of Python, said of the options of a command."""
+    return text.replace("allow_pickle=True", "--allow-pickle").replace("key_file=...", "--key-file FILE")
 
 
 def _named(name: str) -> str:

@@ -24,7 +24,10 @@ class GivenPath(click.Path):
         """The path, or a usage error."""
         if not value:
             self.fail("'' is no path.", param, ctx)
-        return super().convert(os.path.expanduser(value), param, ctx)
+        path = os.path.expanduser(value)
+        if path.startswith("~"):
+            self.fail(f"{value!r}: there is no such user here; ./{value} is a file of that name.", param, ctx)
+        return super().convert(path, param, ctx)
 
 
 #: A file that is there; one that is to be written; a folder that is to be filled; any.

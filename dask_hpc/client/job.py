@@ -24,7 +24,7 @@ from distributed import Client, get_worker
 from dask_hpc.channel import Channel
 from dask_hpc.client import timelines
 from dask_hpc.client.arguments import text_of
-from dask_hpc.client.checkpoints import warn_of_memory
+from dask_hpc.client.commit import warn_of_memory
 from dask_hpc.errors import DaskHPCError, JobCancelled, JobFailed
 from dask_hpc.program.producer import IN_PROGRAM, Producer, check_timeout
 from dask_hpc.show import job_html, line, never_raises

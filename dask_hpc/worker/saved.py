@@ -26,7 +26,7 @@ from dask_hpc.checkpoint.record import Record
 from dask_hpc.checkpoint.services import unwrapped
 from dask_hpc.checkpoint.values import form, from_bytes
 from dask_hpc.errors import CheckpointError
-from dask_hpc.worker.fetching import fetch, remake
+from dask_hpc.worker.fetching import fetch, here, remake
 from dask_hpc.worker.small import SmallCopy
 from dask_hpc.worker.values import Answers, Refused, read_values
 
@@ -112,8 +112,14 @@ class MemoryCopy:
         Exception
             When neither its host nor the others of its group hold what was written.
         """
-        worker = get_worker()
-        return self.value(sync(worker.loop, self.content, worker.rpc), trusted)
+        written = self.written
+        try:
+            # where this host has it, no turn of the loop is waited for
+            content = self._checked(here(self.home, str(written.pack), written.offset, written.nbytes))
+        except (OSError, ValueError, CheckpointError):
+            worker = get_worker()
+            content = sync(worker.loop, self.content, worker.rpc)
+        return self.value(content, trusted)
 
     def value(self, content: np.ndarray, trusted: bool) -> Any:
         """The value that `content` has; raises ValueError or CheckpointError when it may not be made."""

@@ -13,6 +13,7 @@ from typing import Any
 import dask.array as da
 import numpy as np
 import pytest
+from distributed.protocol.pickle import dumps, loads
 from outside import PATHS
 from saved import save
 
@@ -22,6 +23,7 @@ from dask_hpc.checkpoint.describe import describe
 from dask_hpc.checkpoint.draft import Draft
 from dask_hpc.checkpoint.plan import Array, Written
 from dask_hpc.checkpoint.store import Store
+from dask_hpc.worker.saved import Copy
 
 FIELD = da.zeros((5, 6), chunks=(2, 3), dtype="f8")
 
@@ -207,3 +209,16 @@ def test_a_forked_process_has_a_buffer_of_its_own() -> None:
     command = [sys.executable, "-c", FORKED]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     assert done.stdout == "1\n"
+
+
+def test_a_task_that_reads_a_block_is_as_small_as_that_however_many_there_are() -> None:
+    for chunks in (
+        ((1,) * 30_000,),
+        ((4,) * 9_999 + (3,), (5,) * 100),
+        (tuple(range(50)), (-1,) * 7, (), (0, 0), (2,)),
+    ):
+        array = Array("v", "opaque", None, tuple(map(sum, chunks)), chunks, encoding="text", sealed="0a")
+        told = dumps(Copy("/store/v/000001", array, 5, Written(0, 8, 1)))
+        assert loads(told).array == array
+        assert loads(dumps(loads(told))).array.chunks == chunks
+        assert len(told) < 700

@@ -74,6 +74,7 @@ def test_a_store_and_a_copy_whose_paths_begin_with_a_tilde_are_in_that_home(
     for command in (["ls"], ["export", "field", "~/copy"]):
         assert run("checkpoint", *command, "--store=~/store").exit_code == 0
     assert open_checkpoint(tmp_path / "copy").sizes == FIELD.sizes
+    refused(run("checkpoint", "ls", "--store=~no-such-user/store"), 2, "~no-such-user/store", "no such user")
 
 
 def test_verify_says_which_file_is_damaged_and_exits_with_1(store: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 import xarray as xr
 from command_line import refused, run
 from distributed import Client, Event
-from saved import save
+from saved import save, save_values
 
 import dask_hpc
 from dask_hpc.checkpoint.store import Store
@@ -172,6 +172,8 @@ def test_a_version_is_restored_as_a_data_set_of_the_cluster(
     assert "4 blocks, variables t; client.get_dataset('first')" in told
     xr.testing.assert_identical(client.get_dataset("first").compute(), field.compute())
     refused(run(*asked[:2], "a/b", *asked[3:]), 2, "is no name for a checkpoint")
+    save_values(Store(tmp_path), [{"a": 1}])
+    refused(run(*asked[:2], "values", *asked[3:]), 1, "if you trust who wrote it", "with --allow-pickle")
     for name in ("field", "first"):
         client.unpublish_dataset(name)
 

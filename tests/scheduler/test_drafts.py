@@ -12,6 +12,8 @@ from losses import kill
 
 import dask_hpc
 from dask_hpc.errors import CheckpointError
+from dask_hpc.scheduler.checkpoint import writing
+from dask_hpc.scheduler.internals import reads
 from dask_hpc.scheduler.rpc.service import of
 from dask_hpc.worker.saved import Copy
 
@@ -107,3 +109,38 @@ async def test_of_a_version_that_does_not_become_whole_nothing_is_read(c, s, a, 
     protected(s).give_up("")
     assert protected(s)._of[data.key].copies == (there,)
     s.validate_state()
+
+
+def after(before, rest):
+    """A step that hangs on the one before."""
+    return before + 1
+
+
+@PLACES
+@pytest.mark.parametrize("scattered", [False, True])
+@live(workers=1)
+async def test_what_results_were_made_from_is_followed_once(
+    c, s, a, tmp_path, monkeypatch, place, scattered
+):
+    monkeypatch.setattr(writing, "_BATCH_BLOCKS", 1)  # of many results, thousands, there are many
+    looked, follows = [], reads.not_remade
+
+    def counted(scheduler, keys, known=None):
+        known = {} if known is None else known
+        before = len(known)
+        found = follows(scheduler, keys, known)
+        looked.append(len(known) - before)
+        return found
+
+    monkeypatch.setattr(reads, "not_remade", counted)
+    first = await c.scatter(0) if scattered else c.submit(int, 0, key="first")
+    rt = await dask_hpc.install(c)
+    steps = [[first]]
+    for step in range(5):
+        for number in range(5 * step, 5 * step + 5):
+            steps.append(c.map(after, steps[-1] * 5 if number == 0 else steps[-1], rest=number, pure=False))
+        await c.gather(steps[-1])
+        await rt.checkpoint(steps[-1], "values", **where(place, tmp_path))
+        del steps[1:-1]
+    # 25 steps of 5 each, what they begin with, and once that what hangs on data is read back by now
+    assert sum(looked) <= 25 * 5 + 1 + 5

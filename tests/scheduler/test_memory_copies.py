@@ -29,7 +29,7 @@ from dask_hpc.errors import CheckpointError
 from dask_hpc.scheduler.checkpoint import held, memory
 from dask_hpc.scheduler.rpc.service import of
 from dask_hpc.wire import HEARTBEAT
-from dask_hpc.worker import host_memory
+from dask_hpc.worker import host_memory, saved
 from dask_hpc.worker.fetching import ask
 from dask_hpc.worker.managers import listening
 from dask_hpc.worker.repairing import TooManyLostError
@@ -39,6 +39,17 @@ from dask_hpc_policies.resilience.redundancy_sets import Scheme
 
 def checkpoints(s):
     return of(s).engine.parts.status(lambda name, error: pytest.fail(f"{name}: {error}"))["checkpoints"]
+
+
+@live(workers=1)
+async def test_what_the_host_of_a_task_holds_is_read_without_its_worker(c, s, a, monkeypatch):
+    rt = await dask_hpc.install(c)
+    (value,) = await c.scatter([np.arange(5)])
+    await rt.checkpoint([value], "values", levels=["L1"])
+    (copy,) = of(s).commits.protected._of[value.key].copies
+    # a turn of its loop takes longer than reading does, and there may be thousands
+    monkeypatch.setattr(saved, "get_worker", lambda: pytest.fail("its loop is waited for"))
+    np.testing.assert_array_equal(copy.read(), np.arange(5))
 
 
 @pytest.mark.errors("no new version: .* do not fit")

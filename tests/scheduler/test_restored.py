@@ -235,7 +235,7 @@ async def test_what_cannot_be_is_refused_at_once_and_leaves_the_store_as_it_was(
     value = c.submit(np.ones, 3)
     commit = await rt.checkpoint(value, "field", store=tmp_path)
     with unchanged(tmp_path):
-        for store in ("", 5, "a\0b", Bytes()):
+        for store in ("", 5, "a\0b", Bytes(), "~no-such-user/store"):
             with pytest.raises(CheckpointValueError, match=r"store is .*; allowed: the path of a folder"):
                 await rt.checkpoint(value, "field", store=store)
             with pytest.raises(CheckpointValueError, match=r"store is .*; allowed: the path of a folder"):

@@ -53,6 +53,10 @@ class Commit:
     writing_s: float = 0.0
     finishing_s: float = 0.0
     ended: asyncio.Event = field(default_factory=asyncio.Event)
+    #: What writes it; whether it has been given up, and whether that comes too late: it gets its name now.
+    task: asyncio.Task[None] | None = None
+    cancelled: bool = False
+    named: bool = False
 
     def __post_init__(self) -> None:
         self.stored = served(self.plan, self.services)

@@ -83,6 +83,7 @@ class Commits:
     def methods(self) -> Mapping[str, Method]:
         """What clients may call."""
         own: dict[str, Method] = {"checkpoint": self.checkpoint, "checkpoint_row": self.row}
+        own["checkpoint_cancel"] = self.cancel
         return {**own, **self.left.methods(), **self._reading.methods()}
 
     async def checkpoint(
@@ -176,7 +177,7 @@ class Commits:
         made = Commit(self._last, plan, services, store, now_s, asked, job=job, protect=protect)
         made.instead = instead
         self._commits[made.id] = made
-        task = asyncio.ensure_future(self._run(made, keys, known))
+        made.task = task = asyncio.ensure_future(self._run(made, keys, known))
         self._tasks.add(task)
         self._watched.listen(self._at_end)
         task.add_done_callback(self._done)
@@ -211,13 +212,31 @@ class Commits:
         ValueError
             When it is not known (any more).
         """
-        one = self._commits.get(commit)
-        if one is None:
-            raise ValueError(f"commit is {commit!r}, which is not known (any more); see rt.status()")
+        one = self._known(commit)
         if wait_s > 0:
             waiting = asyncio.wait_for(one.ended.wait(), min(wait_s, _LONGEST_WAIT_S))
             await asyncio.gather(waiting, return_exceptions=True)
         return one.row(self._state.now_s())
+
+    async def cancel(self, commit: int) -> dict[str, Any]:
+        """Give a version up, unless it gets its name by now; its row, which says what has become of it later.
+
+        Raises
+        ------
+        ValueError
+            When it is not known (any more).
+        """
+        one = self._known(commit)
+        if one.task is not None and not (one.ended.is_set() or one.named or one.cancelled):
+            one.cancelled = True
+            one.task.cancel()
+        return one.row(self._state.now_s())
+
+    def _known(self, commit: int) -> Commit:
+        one = self._commits.get(commit)
+        if one is None:
+            raise ValueError(f"commit is {commit!r}, which is not known (any more); see rt.status()")
+        return one
 
     def status(self) -> Mapping[str, Any]:
         """What is protected, what has come back, and the latest commit of each name.
@@ -325,6 +344,9 @@ class Commits:
         except (CheckpointError, OSError, ValueError) as error:
             self._end(commit, "failed", str(error) or repr(error))
         except asyncio.CancelledError:
+            if commit.cancelled:
+                self._end(commit, "failed", "it was cancelled")
+                return
             self._end(commit, "failed", "dask_hpc was uninstalled, or the scheduler closes")
             raise
         except Exception as error:
@@ -346,6 +368,7 @@ class Commits:
         if state == "failed":
             # a job writes the next one; what a client asked for has failed
             level = logging.ERROR if commit.job is None else logging.WARNING
+            level = logging.INFO if commit.cancelled else level
             there = what_there_is(commit.version, commit.levels)
             logger.log(level, "Checkpoint %r: %s: %s", commit.plan.name, there, reason)
         commit.ended.set()

@@ -15,10 +15,8 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Container, Mapping, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
-
-from dask._task_spec import Task
 
 from dask_hpc.scheduler.checkpoint.copies import (
     InVersions,
@@ -29,9 +27,10 @@ from dask_hpc.scheduler.checkpoint.copies import (
     stored,
     with_newer,
 )
+from dask_hpc.scheduler.checkpoint.protected_result import Result
+from dask_hpc.scheduler.checkpoint.remade import Remade
 from dask_hpc.scheduler.core.notices import notify
 from dask_hpc.scheduler.internals import lineage, reads, writes
-from dask_hpc.scheduler.internals.lineage import Lineage
 from dask_hpc.scheduler.tables.state import State
 from dask_hpc.scheduler.tables.watched import Watched
 from dask_hpc.worker import saved
@@ -49,21 +48,6 @@ _STIMULUS = "hpc-checkpoint"
 _SETTLE_S = 0.5
 
 
-@dataclass(slots=True)
-class _Protected:
-    """One result."""
-
-    #: Where it is, in memory first, then the newest, and the name of its type.
-    copies: tuple[AnyCopy, ...]
-    type_name: str
-    #: Whether it is to be read back whatever else is there.
-    always: bool
-    #: What its reading stands in for, while it does.
-    lineage: Lineage | None = None
-    #: Why no copy is of use, once that is known.
-    bad: str | None = None
-
-
 class Protected:
     """The protected results of one scheduler, by key."""
 
@@ -76,7 +60,8 @@ class Protected:
         self._let_run_anywhere = let_run_anywhere
         self._watched = watched
         self._scheduler: Scheduler = state.scheduler
-        self._of: dict[Any, _Protected] = {}
+        self._of: dict[Any, Result] = {}
+        self._remade = Remade(state)
         #: Keys of those that a version has: they are the same results as when they were written.
         self.in_versions: Container[Any] = InVersions(self._copies)
         #: Keys by the name of the newest copy: what workers say is about a copy.
@@ -100,24 +85,35 @@ class Protected:
         """Folders of versions that results may be read from."""
         return set(self._uses)
 
-    def add(self, copies: Mapping[Any, tuple[AnyCopy, str]], beside: bool = False) -> None:
+    def add(
+        self,
+        copies: Mapping[Any, tuple[AnyCopy, str]],
+        beside: bool = False,
+        doubtful: Set[Any] | None = None,
+    ) -> None:
         """Protect results by a copy and the name of the type of each; what nobody wants is left out.
 
         Parameters
         ----------
         beside
             Whether an older copy in the memory of a host of which others have parities stays.
+        doubtful
+            Those that stock could not make again, where that is known.
         """
         there = {key: found for key, found in copies.items() if key in self._scheduler.tasks}
         awaited = {key for key in there if key in self._state.awaited}
-        always = reads.not_remade(self._scheduler, [key for key in there if key not in self._of]) | awaited
+        for key in copies.keys() - there.keys():
+            self._remade.drop(key)
+        if doubtful is None:
+            doubtful = self._remade.finder()([key for key in there if key not in self._of])
+        always = doubtful | awaited
         states = reads.states(self._scheduler, there)
         if there:
             self._watched.listen(self)
         for key, (copy, type_name) in there.items():
             one = self._of.get(key)
             if one is None:
-                one = self._of[key] = _Protected((), type_name, key in always)
+                one = self._of[key] = Result((), type_name, key in always)
                 self._watched.watch(key, self._moved)
             one.bad = None
             if key in awaited and isinstance(copy, Copy):
@@ -125,7 +121,7 @@ class Protected:
                 copy = replace(copy, passing=False)
             self._have(key, one, with_newer(copy, one.copies, beside))
             if one.lineage is not None:
-                lineage.renew(self._scheduler, key, _reading(key, one))
+                lineage.renew(self._scheduler, key, one.reading(key))
             elif states[key] == "released" or (one.always and states[key] == "memory"):
                 # what was lost since it was written is being made again otherwise, and stood in for then
                 self._stand_in(key, one)
@@ -141,17 +137,18 @@ class Protected:
 
         Gives what is to hear of what is written of it, until all is added, or given up (`give_up`).
         """
-        known: dict[Any, bool] = {}
+        find = self._remade.finder()
 
         def hears(written: Mapping[Any, T]) -> None:
             new = [key for key in written if key not in self._of and key not in self._state.awaited]
-            doubtful = reads.not_remade(self._scheduler, new, known)
-            self.add(copies_of({key: written[key] for key in doubtful}))
+            doubtful = find(new)
+            self.add(copies_of({key: written[key] for key in doubtful}), doubtful=doubtful)
 
         return hears
 
     def give_up(self, draft: str) -> None:
         """A version does not become whole: what is in memory is as before, what is read from it is lost."""
+        self._remade.outdate()
         of_it = [key for key, one in self._of.items() if draft and draft in map(draft_of, one.copies)]
         for key, state in reads.states(self._scheduler, of_it).items():
             one = self._of[key]
@@ -178,7 +175,7 @@ class Protected:
             Whether it has gone from memory a moment ago: it is read. Otherwise it is there, and stock could
             not make it again.
         """
-        one = self._of[key] = _Protected((), "object", not lost)
+        one = self._of[key] = Result((), "object", not lost)
         self._have(key, one, (copy,))
         self._watched.listen(self)
         self._watched.watch(key, self._moved)
@@ -198,8 +195,8 @@ class Protected:
         for key in reads.unneeded(self._scheduler, list(self._of)):
             one = self._of[key]
             if not one.always and all(copy.folder in old for copy in one.copies):
-                if one.lineage is not None:
-                    lineage.put_back(self._scheduler, key, one.lineage)
+                if one.lineage is not None and not lineage.put_back(self._scheduler, key, one.lineage):
+                    self._remade.outdate()
                 self._drop(key)
 
     def leave_memory(self, folders: Set[str]) -> bool:
@@ -209,7 +206,7 @@ class Protected:
         for key, one in held if there else ():
             self._have(key, one, tuple(copy for copy in one.copies if copy.folder not in folders))
             if one.lineage is not None:
-                lineage.renew(self._scheduler, key, _reading(key, one))
+                lineage.renew(self._scheduler, key, one.reading(key))
         return bool(held) and there
 
     def sole(self, addresses: Collection[str], leaving: Collection[str]) -> dict[str, list[Any]]:
@@ -268,7 +265,7 @@ class Protected:
         elif finish == "forgotten":
             self._drop(key)
 
-    def _gone(self, key: Any, one: _Protected) -> None:
+    def _gone(self, key: Any, one: Result) -> None:
         """It is in memory nowhere any more; if somebody needs it, it is read."""
         self._state.read_back.add(key)
         if one.lineage is None:
@@ -276,7 +273,7 @@ class Protected:
             # stock does not even try what was made from something that has failed
             self._later(lambda: lineage.go_on(self._scheduler, key, _STIMULUS))
 
-    def _given_back(self, key: Any, one: _Protected) -> None:
+    def _given_back(self, key: Any, one: Result) -> None:
         """Its worker was lost while it was read, or it cannot be read."""
         lineage.forgive(self._scheduler, key)
         if one.bad is None or one.lineage is None:
@@ -294,6 +291,7 @@ class Protected:
             self._drop(key)
             return
         self.lost += 1
+        self._remade.outdate()
         event = {"action": "hpc-lost", "keys": [str(key)], "reason": one.bad}
         # the broker calls plugins: not in the middle of a transition
         self._later(lambda: self._scheduler.log_event(saved.TOPIC, event))
@@ -311,7 +309,7 @@ class Protected:
             text = f"Protected result {key!r} is lost: no copy is of use ({why}){more}"
             notify(self._state, client, text)
 
-    def _back(self, key: Any, one: _Protected) -> None:
+    def _back(self, key: Any, one: Result) -> None:
         """It is in memory again."""
         lineage.forgive(self._scheduler, key)
         self.restored += 1
@@ -339,18 +337,20 @@ class Protected:
                 else:
                     self._drop(key)
         # all at once: each has to be followed back to its beginnings, which many share
-        for key in reads.not_remade(self._scheduler, settled):
+        self._remade.outdate()
+        for key in self._remade.finder()(settled):
             settled[key].always = True
             self._stand_in(key, settled[key])
 
-    def _stand_in(self, key: Any, one: _Protected) -> None:
+    def _stand_in(self, key: Any, one: Result) -> None:
         lineage.sweep_at_restart(self._scheduler, _STIMULUS)
-        one.lineage = lineage.stand_in(self._scheduler, key, _reading(key, one), one.type_name)
+        one.lineage = lineage.stand_in(self._scheduler, key, one.reading(key), one.type_name)
         self._let_run_anywhere(key)
 
     def _drop(self, key: Any) -> None:
         """Protect it no more."""
         one = self._of.pop(key)
+        self._remade.drop(key)
         self._have(key, one, ())
         self._watched.unwatch(key, self._moved)
         self._later(lambda: self._state.read_back.discard(key))
@@ -366,7 +366,7 @@ class Protected:
         if not self._of:
             lineage.restart_as_stock(self._scheduler)
 
-    def _have(self, key: Any, one: _Protected, copies: tuple[AnyCopy, ...]) -> None:
+    def _have(self, key: Any, one: Result, copies: tuple[AnyCopy, ...]) -> None:
         """Have a result be read from other copies than before."""
         if one.copies:
             self._keys.pop(one.copies[0].name, None)
@@ -394,7 +394,3 @@ class Protected:
 
     def _later(self, work: Callable[[], Any]) -> None:
         asyncio.get_running_loop().call_soon(work)
-
-
-def _reading(key: Any, one: _Protected) -> Task:
-    return Task(key, saved.load, list(one.copies))

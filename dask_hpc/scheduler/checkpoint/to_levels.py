@@ -192,7 +192,7 @@ class ToLevels:
                 await writing.run(to_store(draft.path))
             finally:
                 touching.cancel()
-            wrote_s = stopwatch_s()
+            wrote_s, commit.named = stopwatch_s(), True
             if not writing.waits and (nbytes := writing.own_bytes) >= _TELLING_BYTES:
                 self.written_bytes_s = max(self.written_bytes_s, nbytes / max(wrote_s - asked_s, 1e-3))
             version = await _in_thread(

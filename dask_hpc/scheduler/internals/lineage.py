@@ -71,8 +71,11 @@ def go_on(scheduler: Scheduler, key: Any, stimulus_id: str) -> None:
         scheduler.transitions({key: "waiting"}, stimulus_id)
 
 
-def put_back(scheduler: Scheduler, key: Any, lineage: Lineage) -> None:
-    """Have a task be made again as it was before `stand_in`, as far as what that needs is still there."""
+def put_back(scheduler: Scheduler, key: Any, lineage: Lineage) -> bool:
+    """Have a task be made again as it was before `stand_in`, as far as what that needs is still there.
+
+    Gives whether all of it is.
+    """
     ts = scheduler.tasks[key]
     ts.run_spec = lineage.run_spec
     workers, ts.host_restrictions, ts.resource_restrictions, ts.loose_restrictions = lineage.restrictions
@@ -83,6 +86,7 @@ def put_back(scheduler: Scheduler, key: Any, lineage: Lineage) -> None:
         ts.dependencies.add(dts)
         dts.dependents.add(ts)
     ts.has_lost_dependencies = lineage.has_lost_dependencies or len(there) < len(lineage.dependencies)
+    return not ts.has_lost_dependencies
 
 
 def fall_back(scheduler: Scheduler, key: Any, lineage: Lineage) -> bool:

@@ -75,6 +75,7 @@ class SmallResults:
         """Some result was made plain data, or is lost: what was found out of others may hold no more."""
         self.doubtful.clear()
         self.outdated = True
+        self._state.made_plain += 1
 
     def clear(self) -> None:
         """Hold nothing any more."""

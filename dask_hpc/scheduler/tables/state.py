@@ -65,6 +65,8 @@ class State:
         #: Keys of lost results that are not there again yet, and those that come back from a checkpoint.
         self.missing: set[Any] = set()
         self.read_back: set[Any] = set()
+        #: How often results were made plain data, which stock cannot make again, or were lost for good.
+        self.made_plain = 0
         #: Called with every record; the trace file listens here.
         self.listeners: list[Callable[[Record], None]] = []
         #: Whether jobs with nodes take turns on each other's slots: the policy says so.
