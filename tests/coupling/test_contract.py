@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import math
 import random
 import re
 import time
-from typing import Any
 
 import dask
 import numpy as np
@@ -16,7 +14,7 @@ import pytest
 import xarray as xr
 
 from dask_hpc.client.readers import Reader
-from dask_hpc.client.turns import _asked_for, unneeded
+from dask_hpc.client.turns import unneeded
 from dask_hpc.coupling.given import array_of, connect_s
 from dask_hpc_policies.coupling import contract
 from dask_hpc_policies.coupling.turns import Turns, Verdict, makes_room
@@ -90,22 +88,6 @@ def test_a_block_that_a_plain_array_would_say_otherwise_is_refused() -> None:
     ):
         with pytest.raises(ValueError, match=re.escape(said)):
             array_of(T, block)
-
-
-def test_a_value_that_no_worker_can_send_is_an_answer_for_whoever_is_left() -> None:
-    class Kept:
-        async def exception(self) -> None:
-            return None
-
-        async def _sent(self) -> None:
-            raise TypeError("Could not serialize object of type lock")
-
-        def __await__(self) -> Any:
-            return self._sent().__await__()
-
-    # raised, it would be shown as what nobody has looked at once a flow is closed that has asked for it
-    value, error = asyncio.run(_asked_for(Kept()))  # type: ignore[arg-type]
-    assert (value, type(error)) == (None, TypeError)
 
 
 def test_who_waits_for_a_moment_does_not_wait_longer_for_the_scheduler() -> None:
