@@ -73,6 +73,15 @@ def test_where_a_process_writes_what_it_says_is_not_where_its_data_is(monkeypatc
     monkeypatch.setattr(mounts, "_looked", (-mounts._LOOK_AGAIN_S, mounts.UNKNOWN))
     assert mounts.mount_of_open_files() == ("lustre", "/my scratch")
 
+    def tells_less(number):
+        (said / str(number)).write_text("flags:\t0100000\n")
+
+    # as a container may
+    for less in (numbered.unlink, lambda: [tells_less(number) for number in range(len(opened))]):
+        less()
+        monkeypatch.setattr(mounts, "_looked", (-mounts._LOOK_AGAIN_S, mounts.UNKNOWN))
+        assert mounts.mount_of_open_files() == mounts.UNKNOWN
+
 
 def test_where_files_are_that_a_library_has_opened_is_seen_without_asking_their_file_system(tmp_path):
     # a mount that hangs would keep whoever asks it, the worker's loop, waiting

@@ -90,13 +90,16 @@ def _number(name: str) -> str:
     if removed or not path.startswith("/") or (path.startswith(_NO_FILES) and not path.startswith(_FILES)):
         return ""
     said = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
-    folder = int(said["flags"], 8) & os.O_DIRECTORY
-    return "" if folder else said["mnt_id"].strip()
+    folder = int(said.get("flags", "0"), 8) & os.O_DIRECTORY
+    return "" if folder else said.get("mnt_id", "").strip()  # not every system tells
 
 
 def _numbered(numbers: Collection[str]) -> set[tuple[str, str]]:
-    """Kind and mount point of mounts."""
-    text = _NUMBERED.read_text(encoding="utf-8", errors="replace") if numbers else ""
+    """Kind and mount point of mounts; none where nobody says what is mounted."""
+    try:
+        text = _NUMBERED.read_text(encoding="utf-8", errors="replace") if numbers else ""
+    except OSError:
+        return set()
     found = set()
     for fields in (line.split() for line in text.splitlines()):
         if fields[0] in numbers:
