@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from distributed import Client, Worker, WorkerPlugin
@@ -51,5 +51,7 @@ def counted_starts(client: Client, name: str) -> Iterator[Starts]:
     try:
         yield starts
     finally:
-        client.unregister_worker_plugin(topic)
+        # a worker may go while it is told: Dask says so once all others have been
+        with suppress(OSError):
+            client.unregister_worker_plugin(topic)
         client.unsubscribe_topic(topic)

@@ -16,6 +16,7 @@ import psutil
 import pytest
 from command_line import refused, run
 from distributed import LocalCluster
+from distributed.comm import CommClosedError
 
 from dask_hpc.demo import rounds, simulation, stepping
 from dask_hpc.demo.progress import ProgressDisplay
@@ -230,6 +231,11 @@ def test_starts_are_counted_where_they_happen():
         cluster.sync(cluster.workers[1].close, nanny=False)
         assert client.gather(futures) == list(range(tasks))
         assert starts.repeated() == lost
+
+        async def goes(**_: object) -> None:
+            raise CommClosedError("a worker has ended as it was told that nobody counts any more")
+
+        cluster.workers[0].handlers["plugin-remove"] = goes
 
 
 def test_the_three_users_are_those_of_the_simulator():
