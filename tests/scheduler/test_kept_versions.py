@@ -11,12 +11,15 @@ from distributed.system import MEMORY_LIMIT
 from helpers import Gate, live, through, until
 
 import dask_hpc
+from dask_hpc.client.checkpoints import on_cluster
 from dask_hpc.errors import CheckpointError
 from dask_hpc.scheduler.checkpoint.commits import Commits
 from dask_hpc.scheduler.checkpoint.dropping import Dropping
 from dask_hpc.scheduler.rpc.service import of
 from dask_hpc.wire import HEARTBEAT
 from dask_hpc.worker.fetching import is_silent
+from dask_hpc.worker.in_memory import open_records
+from dask_hpc.worker.saved import MEMORY
 
 # nothing of other tests is taken over
 pytestmark = pytest.mark.usefixtures("memory")
@@ -192,3 +195,34 @@ async def test_what_a_store_has_goes_with_its_results(c, s, a, tmp_path):
     await rt.checkpoint(data, "field", levels="L3")
     assert versions(s) == []
     assert await read(c) == [20, 21]
+
+
+@live(workers=1)
+async def test_a_version_that_a_newer_one_replaces_before_it_is_read_is_read(c, s, a):
+    rt = await dask_hpc.install(c)
+    data = [await step(c, 0)]
+    await rt.checkpoint(data[0], "field", levels="L1")
+    before = segments(a)
+
+    async def replaced(number):
+        data[0] = await step(c, number)
+        await rt.checkpoint(data[0], "field", levels="L1")
+
+    version = await of(s).commits.left.version_in_memory("field")
+    await replaced(10)
+    assert versions(s) == [2]
+    made = await asyncio.to_thread(open_records, version["records"], False)
+    back = on_cluster(c, made)
+    assert [values[0] for values in await c.gather(back)] == [0, 1]
+    # what nobody reads any more goes when it may, and what is read before a newer one comes goes with it
+    assert set(before) <= set(segments(a))
+    assert await read(c) == [10, 11]
+    second = set(segments(a)) - set(before)
+    await replaced(20)
+    await until(lambda: not second & set(segments(a)), "it has gone at once")
+    # what goes later does so when the scheduler closes, also where that holds nothing else any more
+    known = of(s).commits._memory
+    known.drop([f"{MEMORY}{id}" for id in known.records])
+    await until(lambda: set(segments(a)) == set(before), "the others have gone")
+    await known._watched.before_close()
+    await until(lambda: not segments(a), "all has gone", 20)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any
 
 from distributed.comm import get_address_host
@@ -30,10 +30,10 @@ _OPEN_S = 1.0
 
 
 class Dropping:
-    """What the managers of one cluster are to drop."""
+    """What the managers of one cluster are to drop; `told` is called when what was planned has been done."""
 
-    def __init__(self, scheduler: Scheduler) -> None:
-        self._scheduler = scheduler
+    def __init__(self, scheduler: Scheduler, told: Callable[[], None]) -> None:
+        self._scheduler, self._told = scheduler, told
         self._tasks: set[asyncio.Task[Any]] = set()
         #: Managers, and versions and segments of each of which they have not heard, by host and folder: one
         #: that is started anew may listen elsewhere.
@@ -47,9 +47,18 @@ class Dropping:
 
     def drop_at(self, when_s: float, home: Home, segments: Collection[str], version: str) -> None:
         """The same at a time on the clock of the loop."""
-        loop = asyncio.get_event_loop()
-        timer: asyncio.TimerHandle = loop.call_at(when_s, lambda: self.drop(*self._planned.pop(timer)))
+
+        def due() -> None:
+            self.drop(*self._planned.pop(timer))
+            self._told()
+
+        timer: asyncio.TimerHandle = asyncio.get_event_loop().call_at(when_s, due)
         self._planned[timer] = home, segments, version
+
+    @property
+    def plans(self) -> bool:
+        """Whether something is to be dropped later."""
+        return bool(self._planned)
 
     def again(self, homes: Iterable[Home]) -> None:
         """These are there: they are told what they have not heard."""

@@ -23,7 +23,7 @@ from dask_hpc.checkpoint.store_threads import in_store, soon
 from dask_hpc.checkpoint.whereabouts import Whereabouts
 from dask_hpc.errors import CheckpointError, WorkerError
 from dask_hpc.scheduler.checkpoint.held import Held
-from dask_hpc.scheduler.checkpoint.memory import Memory
+from dask_hpc.scheduler.checkpoint.memory import READ_S, Memory
 from dask_hpc.scheduler.checkpoint.protected import Protected
 from dask_hpc.scheduler.internals import remote
 from dask_hpc.scheduler.tables.parts import Method
@@ -319,6 +319,8 @@ class Left:
     def _give(self, record: Record, trusted: bool) -> None:
         """A client is about to read a version: protect its results from the moment on in which they come."""
         self._memory.touch(record.id)
+        # a newer one may take its place before they come
+        self._memory.about_s[record.id] = asyncio.get_running_loop().time() + READ_S
         copies = iter(copies_of(record))
         token, plan = record.token(trusted), record.manifest.plan
         keys = [key for array in plan.arrays for key in block_keys(plan, array, token)]
@@ -354,6 +356,8 @@ class Left:
         for key in came:
             self._watched.unwatch(key, self._moved)
         self._protected.add(came)
+        for version in {copy.version for copy, _ in came.values()}:
+            self._memory.about_s.pop(version, None)
 
     def _expire_later(self) -> None:
         linger_s = self._state.settings.checkpoint_linger_s

@@ -37,7 +37,7 @@ from dask_hpc_policies.resilience.redundancy_sets import Scheme
 logger = logging.getLogger(__name__)
 
 #: Who reads a version that is made whole again meanwhile has read it by then, in seconds.
-_READ_S = 60.0
+READ_S = 60.0
 #: Versions that are not whole, of which managers are told with the next ones.
 _REMEMBERED = 100
 #: One that is there says so by then; versions that go with the scheduler are dropped by then, in seconds.
@@ -88,11 +88,13 @@ class Memory:
         self.untouched: set[str] = set()
         #: Stores that say where the managers are.
         self._listed: dict[str, Listed] = {}
-        self._dropping = Dropping(state.scheduler)
+        self._dropping = Dropping(state.scheduler, self._look)
         #: Those that have ended while somebody may still have been writing: told with the next one.
         self._over: deque[str] = deque(maxlen=_REMEMBERED)
         #: Until when versions may be read that are made again, on the clock of the loop.
         self._given_s: dict[str, float] = {}
+        #: The same of those that somebody has asked for and reads in a moment.
+        self.about_s: dict[str, float] = {}
 
     @property
     def manager(self) -> dict[str, Any]:
@@ -222,7 +224,7 @@ class Memory:
         for home, segments in self._segments.pop(old.id, {}).items():
             self._dropping.drop(home, set(), old.id)
             if unused := segments - kept.get(home, set()):  # who reads it by its old record goes on
-                self._dropping.drop_at(loop.time() + _READ_S, home, unused, old.id)
+                self._dropping.drop_at(loop.time() + READ_S, home, unused, old.id)
         return f"{MEMORY}{record.id}", reason
 
     async def _begin(self, writing: Writing | None = None) -> InMemory:
@@ -313,7 +315,8 @@ class Memory:
 
     def _look(self) -> None:
         """Listen while something would go with this scheduler: what nobody has asked for stays anyway."""
-        (self._watched.listen if self.records.keys() - self.untouched else self._watched.leave)(self)
+        goes = self.records.keys() - self.untouched or self._dropping.plans
+        (self._watched.listen if goes else self._watched.leave)(self)
 
     async def there(self, homes: Iterable[Home]) -> set[Home]:
         """Those of these managers that answer."""
@@ -328,7 +331,7 @@ class Memory:
         """A version is about to be made again: who reads the one that it replaces may go on for a while."""
         now_s = asyncio.get_running_loop().time()
         self._given_s = {id: until_s for id, until_s in self._given_s.items() if until_s > now_s}
-        self._given_s[name.removeprefix(MEMORY)] = now_s + _READ_S
+        self._given_s[name.removeprefix(MEMORY)] = now_s + READ_S
 
     def drop(self, names: Iterable[str]) -> None:
         """Nobody needs these versions any more, which are called as `MemoryCopy.folder` says.
@@ -338,7 +341,7 @@ class Memory:
         loop = asyncio.get_event_loop()
         for name in names:
             version = name.removeprefix(MEMORY)
-            until_s = self._given_s.pop(version, 0.0)
+            until_s = max(self._given_s.pop(version, 0.0), self.about_s.pop(version, 0.0))
             self.records.pop(version, None)
             self.untouched.discard(version)
             for home, segments in self._segments.pop(version, {}).items():
