@@ -198,13 +198,6 @@ def silent() -> dict[str, float]:
     return {address: round(again_s, 3) for address, again_s in left_s.items() if again_s > 0}
 
 
-def here(home: Home, segment: str, offset: int, nbytes: int) -> np.ndarray:
-    """Bytes of a segment that is on this host; raises what `read_segment` raises when it is not."""
-    found = np.empty(nbytes, np.uint8)
-    read_segment(home.folder, segment, offset, found)
-    return found
-
-
 async def fetch(pool: Any, home: Home, ranges: Sequence[Range]) -> np.ndarray:
     """Bytes of ranges that a host holds, one behind the other.
 

@@ -23,10 +23,11 @@ from dask_hpc.checkpoint.blocks import NotTaken, read_block, write_blocks
 from dask_hpc.checkpoint.checksums import crc32c
 from dask_hpc.checkpoint.plan import Array, Written
 from dask_hpc.checkpoint.record import Record
+from dask_hpc.checkpoint.segments import read_segment
 from dask_hpc.checkpoint.services import unwrapped
 from dask_hpc.checkpoint.values import form, from_bytes
 from dask_hpc.errors import CheckpointError
-from dask_hpc.worker.fetching import fetch, here, remake
+from dask_hpc.worker.fetching import fetch, remake
 from dask_hpc.worker.small import SmallCopy
 from dask_hpc.worker.values import Answers, Refused, read_values
 
@@ -115,7 +116,9 @@ class MemoryCopy:
         written = self.written
         try:
             # where this host has it, no turn of the loop is waited for
-            content = self._checked(here(self.home, str(written.pack), written.offset, written.nbytes))
+            found = np.empty(written.nbytes, np.uint8)
+            read_segment(self.home.folder, str(written.pack), written.offset, found)
+            content = self._checked(found)
         except (OSError, ValueError, CheckpointError):
             worker = get_worker()
             content = sync(worker.loop, self.content, worker.rpc)

@@ -32,6 +32,7 @@ class Remade:
         of: dict[Any, bool] | None = None
 
         def find(keys: Collection[Any]) -> set[Any]:
+            """Those of these keys."""
             nonlocal known, of
             if self._made_plain != self._state.made_plain:
                 self.outdate()
