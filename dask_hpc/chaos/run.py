@@ -25,6 +25,8 @@ _KIN = 1000
 _STILL_S, _CUT_OFF_S = 2.0, 12.0
 #: How long a manager hangs, and after how long it is not waited for, and asked again, in such a run.
 _HANGS_S, _SILENCE_S, _AGAIN_S = 8.0, 2.0, 2.0
+#: What is told of a result that does not come.
+_STEPS = 12
 #: A worker that is to end while it writes does so at one of its first calls to the file system.
 _CALLS = 2
 
@@ -147,10 +149,23 @@ def _check(client: Client, futures: Iterable[Future], expected: Any, outcome: Ou
             patience_s = 1.0
             outcome.lost += 1
             outcome.faults.append(f"{future.key} is lost: {type(error).__name__}: {error}")
+            if isinstance(error, TimeoutError):
+                outcome.faults.append(_story(client, future.key))
             continue
         if not np.array_equal(found, expected[future.key]):
             outcome.wrong += 1
             outcome.faults.append(f"{future.key} has other values")
+
+
+def _story(client: Client, key: Any) -> str:
+    """What scheduler and workers have done with a result that does not come, the last of it."""
+    try:
+        told = sorted(client.story(key, on_error="ignore"), key=lambda row: row[-1])
+    except Exception as error:  # nothing else may be lost by that
+        return f"nobody says what was done with it: {type(error).__name__}: {error}"
+    # where, the key, two words of what has happened, more, the stimulus, when
+    steps = [f"{row[0]}: {' '.join(str(word) for word in row[2:-2][:2])}" for row in told]
+    return f"what was done with it: {', '.join(steps[-_STEPS:]) or 'nothing'}"
 
 
 def _strike(client: Client, plan: Plan, chance: Any) -> int:

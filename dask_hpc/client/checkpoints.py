@@ -74,7 +74,12 @@ def begin(
 
 
 async def _whole(commit: Commit) -> Commit:
-    return await commit.whole(None) if await commit.begun() else commit
+    try:
+        return await commit.whole(None) if await commit.begun() else commit
+    except asyncio.CancelledError:
+        # nobody else could: whoever called has nothing in hand
+        commit.give_up()
+        raise
 
 
 def _require_there(client: Client, keys: Iterable[Key]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from dask_hpc.channel import Channel, answered
 from dask_hpc.checkpoint.levels import what_there_is
-from dask_hpc.errors import CheckpointError
+from dask_hpc.errors import CheckpointError, InstallError
 from dask_hpc.show import line
 from dask_hpc_policies.params import Duration
 
@@ -130,6 +130,16 @@ class Commit:
     async def begun(self) -> bool:
         """Wait until the cluster has heard of it; whether this call has begun it. Raises what it refuses."""
         return bool((await answered(self._asked))["begun"])
+
+    def give_up(self) -> None:
+        """Have what the call has begun given up, and wait for nothing: whoever waited was interrupted."""
+
+        def told(asked: Answer[Any]) -> None:
+            if not asked.cancelled() and not asked.exception() and asked.result()["begun"]:
+                with suppress(InstallError):  # nobody is there any more
+                    self._channel.ask_behind("checkpoint_cancel", commit=asked.result()["id"])
+
+        self._asked.add_done_callback(told)
 
     async def _status(self) -> dict[str, Any]:
         await asyncio.gather(answered(self._asked), return_exceptions=True)

@@ -22,7 +22,7 @@ from dask_hpc.client.callbacks import call_all, call_soon, own_thread
 from dask_hpc.client.datasets import kept_dataset
 from dask_hpc.client.flow_graph import StepGraph
 from dask_hpc.client.inside import Inside
-from dask_hpc.client.readers import Reader, why_gone
+from dask_hpc.client.readers import Reader, held_by, why_gone
 from dask_hpc.client.turns import Analysis, Spawned, Turn, check_function, hand_out, lose, unneeded, value_of
 from dask_hpc.errors import CouplingError, InstallError
 from dask_hpc.show import line
@@ -180,6 +180,10 @@ class Flow:
         """A reader has taken a value."""
         self._ring()
 
+    def unread(self) -> str:
+        """What the oldest step in flight waits for, if that is somebody who does not read; else empty."""
+        return held_by(self._done, {name: each.readers for name, each in self._analyses.items()})
+
     # ----------------------------------------------------------- on the loop
 
     async def _status(self) -> dict[str, Any]:
@@ -200,11 +204,12 @@ class Flow:
             said, turns = {**said, "first": first}, (first, self._submitted)
             await self._channel.ask("flow_analyse", flow=self._id, analysis=name, said=said, turns=turns)
             window, every, where = (said[one] for one in ("window", "every", "where"))
-            made = self._analyses[name] = Analysis(name, function, window, every, first, where)
+            made = Analysis(name, function, window, every, first, where)
             graph = StepGraph(self._id, self._fields, self._places)
             graph.add_values(made, range(*turns))
-            if graph.values:
-                self._await_values(graph, await self._submit(graph))
+            futures = await self._submit(graph) if graph.values else {}
+            self._analyses[name] = made  # whoever was interrupted before may say it again
+            self._await_values(graph, futures)
 
     async def _add(self, callback: Callable[[int, Any], Any]) -> None:
         if self._outcome is not None:
@@ -338,9 +343,8 @@ class Flow:
     async def _submit(self, graph: StepGraph) -> dict[str, Future]:
         with dask.annotate(**self._annotations):
             futures = await graph.submit(self._channel)
-        if self._outcome is not None:  # it has ended meanwhile
-            for future in futures.values():
-                future.release()
+        for future in futures.values() if self._outcome is not None else ():  # it has ended meanwhile
+            future.release()
         return futures
 
     def _await_values(self, graph: StepGraph, futures: Mapping[str, Future]) -> None:
@@ -353,8 +357,7 @@ class Flow:
 
     async def _finish(self, number: int, callbacks: Sequence[Callable[[int, Any], Any]]) -> None:
         """See one turn through."""
-        turn = self._turns.get(number)
-        if turn is None:
+        if (turn := self._turns.get(number)) is None:
             return
         await turn.settled.wait()
         assert turn.step is not None

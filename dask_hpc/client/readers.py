@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable, Mapping
 from typing import Any, Protocol, Self
 
 from distributed import Client
@@ -30,6 +30,10 @@ class Gives(Protocol):
 
     def taken(self) -> None:
         """A value was taken."""
+        ...
+
+    def unread(self) -> str:
+        """What the oldest step in flight waits for, if that is somebody who does not read; else empty."""
         ...
 
     def changes(self) -> Awaitable[Any]:
@@ -101,10 +105,19 @@ class Reader:
                     await self._gives.changes()
             except TimeoutError:
                 if not self._items:
-                    return -1, None, TimeoutError(f"no value within {self._timeout_s:g} s")
+                    why = self._gives.unread()
+                    return -1, None, TimeoutError(f"no value within {self._timeout_s:g} s{why and ': '}{why}")
         _, step, value, error = self._items.popleft()
         self._gives.taken()
         return step, value, error
+
+
+def held_by(number: int, analyses: Mapping[str, Iterable[Reader]]) -> str:
+    """Whose readers have not taken their values of a turn, in words; empty: nobody's."""
+    names = [name for name, readers in analyses.items() if any(reader.has(number) for reader in readers)]
+    if not names:
+        return ""
+    return f"a step waits until a reader of {', '.join(map(repr, names))} takes its value, or is deleted"
 
 
 def why_gone(client: Client | None) -> str:

@@ -259,8 +259,9 @@ class Runtime(PowerMethods, CouplingMethods):
         services
             What is done to blocks, such as ``"compress"``. None: ``hpc.checkpoint.services``.
         wait
-            Whether to wait until the version is whole, if this call has begun one. False: nor for the answer
-            of the cluster; ``wait()`` raises what it refuses. The client stays open until ``status()`` tells.
+            Whether to wait until the version is whole, if this call has begun one; who interrupts that gives
+            it up. False: nor for the answer of the cluster; ``wait()`` raises what it refuses. The client
+            stays open until ``status()`` tells.
 
         Returns
         -------

@@ -17,9 +17,12 @@ from dask_hpc.report.timeline import Timeline, build_timeline
 from dask_hpc.trace.records import decode_line
 from dask_hpc_policies.codec import decode
 from dask_hpc_policies.model import ClusterSnapshot
+from dask_hpc_policies.params import Bool
 
 #: A job that was just opened is looked for so often, so many seconds apart.
 OVERTAKEN, POLL_AGAIN_S = 20, 0.05
+#: Whether what is to come is drawn, too.
+_PREDICT = Bool("predict", True)
 
 
 async def picture(channel: Channel, predict: bool = True, job: str | None = None) -> TimelinePicture:
@@ -28,8 +31,10 @@ async def picture(channel: Channel, predict: bool = True, job: str | None = None
     Raises
     ------
     ValueError
-        When the trace that is kept in memory has nothing of the job.
+        When the trace that is kept in memory has nothing of the job, and for a `predict` that is neither
+        true nor false.
     """
+    predict = _PREDICT.validate(predict)
     for _ in range(OVERTAKEN):
         # the trace last: what is predicted begins before it ends, so that nothing is missing between
         snapshot = decode(ClusterSnapshot, await channel.ask("snapshot"))

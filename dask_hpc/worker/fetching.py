@@ -32,6 +32,8 @@ CHUNK = 8 << 20
 _CONNECT_S, _ANSWER_S, _AGAIN_S = 3.0, 30.0, 10.0
 #: Calls that are under way to one manager for one reader, and connections that may be none any more.
 _AT_ONCE = _STALE = 4
+#: Who is there takes a connection by then, in seconds.
+_OPEN_S = 1.0
 
 
 class ManagerSilentError(OSError):
@@ -161,7 +163,7 @@ async def all_of(calls: Iterable[Awaitable[T]]) -> list[T]:
     return found
 
 
-async def is_open(address: str, within_s: float) -> bool:
+async def is_open(address: str, within_s: float = _OPEN_S) -> bool:
     """Whether somebody listens there. A comm would try again and again where nobody does."""
     told = urlsplit(address)
     try:

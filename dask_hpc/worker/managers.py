@@ -29,8 +29,6 @@ logger = logging.getLogger("distributed.dask_hpc.managers")
 
 #: A manager listens by then, in seconds; how often one looks.
 _STARTS_S, _LOOK_S = 30.0, 0.02
-#: One that is there takes a connection by then, in seconds.
-_OPEN_S = 1.0
 #: One that was started and does not run is started anew, in seconds.
 _AGAIN_S = 3.0
 #: One that was killed and does not come up is tried again after that, twice that and so on, in seconds.
@@ -166,7 +164,7 @@ async def reserved(
         except OSError:
             waited_s = time.monotonic() - began_s
             # who has no connection yet, and hangs, takes one and says nothing; one that is gone takes none
-            if waited_s >= patience().silence_s and await is_open(where.address, _OPEN_S):
+            if waited_s >= patience().silence_s and await is_open(where.address):
                 raise hangs(where.address) from None
             # one that was killed a moment ago seems to be there until it is gone
             if waited_s > _STARTS_S:

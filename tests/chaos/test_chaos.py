@@ -12,7 +12,8 @@ from typing import Any
 import psutil
 import pytest
 from command_line import refused, run
-from distributed import Client
+from distributed import Client, LocalCluster
+from helpers import Gate
 from outside import until
 
 import dask_hpc
@@ -20,7 +21,7 @@ from dask_hpc.chaos import plan as plans
 from dask_hpc.chaos import work
 from dask_hpc.chaos.clusters import hold, own
 from dask_hpc.chaos.plan import ALONE, FAULTS, MOMENTS, plan
-from dask_hpc.chaos.run import Outcome
+from dask_hpc.chaos.run import Outcome, _check
 from dask_hpc.chaos.run import run as run_once
 from dask_hpc.chaos.session import rows_on_own
 from dask_hpc.chaos.work import BLOCKS
@@ -151,6 +152,25 @@ class Unprotected:
 
 def _unprotect(dask_scheduler: Any) -> None:
     of(dask_scheduler).commits.protected.unwrap()
+
+
+def test_of_what_does_not_come_a_run_tells_what_was_done_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dask_hpc.chaos.run._PATIENCE_S", 0.1)
+    with (
+        LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=":0") as cluster,
+        Client(cluster) as client,
+    ):
+        gate = Gate()
+        stuck = client.submit(gate.wait, key="stuck")
+        nobody = client.submit(int, key="nobody", resources={"none": 1})
+        outcome = Outcome(plan(1))
+        _check(client, [stuck, nobody], {}, outcome)
+        gate.open()
+    assert outcome.lost == 2
+    of_stuck, of_nobody = outcome.faults[1], outcome.faults[3]
+    assert "scheduler: waiting processing" in of_stuck
+    assert "tcp" in of_stuck or "inproc" in of_stuck, "and its worker"
+    assert of_nobody.endswith("scheduler: waiting no-worker")
 
 
 @pytest.mark.slow

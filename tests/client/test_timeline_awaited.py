@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from distributed.utils_test import gen_cluster
 
 import dask_hpc
@@ -16,4 +17,6 @@ async def test_of_an_asynchronous_client_it_is_awaited(c, s, a, b):
         picture = await job.timeline()
     assert list(picture.spans.labels) == [job.id]
     assert (await rt.timeline()).spans.nodes
+    with pytest.raises(ValueError, match="'predict' cannot be 'later'"):
+        await rt.timeline(predict="later")
     await rt.uninstall()

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from coupled import HALVES, opened, started
+from coupled import HALVES, first, opened, started, under_way
 from distributed import Worker, get_worker
 from helpers import live, until
 from sources import nothing_left, producers, told, whole
@@ -351,3 +351,32 @@ def test_a_field_that_is_one_block_is_not_copied_and_none_can_be_written_to():
         assert (found["T"].dims, found["T"].values.tolist()) == (("step", "y", "x"), [block.tolist()])
         with pytest.raises(ValueError, match="read-only"):
             found["T"].values[0, 0, 0] = 1
+
+
+@live(workers=1, timeout=60)
+async def test_an_analysis_is_said_again_whenever_saying_it_was_interrupted(c, s, a):
+    flow, values = await started(c, queue=2)
+    async with producers(s, *HALVES) as made:
+        await under_way(made, values)
+        # tasks of steps that come are submitted with it
+        for turns in itertools.count():
+            saying = asyncio.ensure_future(flow.analyse(first, name="second"))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            saying.cancel()
+            await asyncio.wait([saying])
+            if not saying.cancelled():
+                break
+        assert turns > 3, "at several moments"
+        second = flow.results("second", timeout=30)
+        for one in made:
+            one.tell("send", step=1)
+        assert await anext(values) == (1, 1.0)
+        assert [await told(one) for one in made] == [True, True]
+        await until(lambda: second.has(1), "the value is there, and nobody reads it")
+        late = flow.results("first", timeout=0.05)
+        with pytest.raises(TimeoutError, match=r"a step waits until a reader of 'second' takes"):
+            await anext(late)
+        assert await anext(second) == (1, 1.0)
+    await flow.close()
+    await nothing_left(s, a)

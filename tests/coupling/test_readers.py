@@ -32,6 +32,9 @@ def test_a_reader_is_gone_whose_loop_has_ended_though_somebody_keeps_its_error()
 
         def taken(self) -> None: ...
 
+        def unread(self) -> str:
+            return "somebody does not read"
+
     def read(timeout_s: float | None, error: BaseException | None = None) -> BaseException:
         reader = Reader(Channel(), gives, 0, timeout_s)  # type: ignore[arg-type]
         if error is not None:
@@ -53,7 +56,9 @@ def test_a_reader_is_gone_whose_loop_has_ended_though_somebody_keeps_its_error()
     for error in (StopIteration(), StopAsyncIteration()):
         assert isinstance(read(None, error), RuntimeError)
     gives.outcome = None  # type: ignore[assignment]
-    assert isinstance(read(0.01), TimeoutError)
+    late = read(0.01)
+    assert isinstance(late, TimeoutError)
+    assert str(late) == "no value within 0.01 s: somebody does not read"
     stopped = True
     assert isinstance(read(None), KeyboardInterrupt)
 
@@ -78,6 +83,9 @@ class Rung:
         return self.bell.wait()
 
     def taken(self) -> None: ...
+
+    def unread(self) -> str:
+        return ""
 
 
 def test_a_reader_that_is_cancelled_ends_whatever_has_changed_at_that_moment() -> None:

@@ -104,6 +104,30 @@ async def test_the_next_one_of_a_loop_comes_after_the_interval(c, s, a, tmp_path
     assert (await fourth.wait(30)).version == 1
 
 
+@live(workers=1)
+async def test_who_interrupts_a_call_that_waits_has_given_up_what_it_has_begun_and_no_more(c, s, a, tmp_path):
+    rt = await dask_hpc.install(c, checkpoint_store=str(tmp_path))
+    gate = Gate()
+    field, never = c.submit(gate.wait, 1), c.submit(int, resources={"none": 1})
+    first = await rt.checkpoint(field, "field", every="1 h", wait=False)
+    # two that wait, before and after the cluster has answered, and one that has begun none
+    waiting = asyncio.ensure_future(rt.checkpoint(never, "never"))
+    await until(lambda: len(of(s).commits._commits) == 2, "it is begun")
+    at_once = asyncio.ensure_future(rt.checkpoint(never, "never"))
+    again = asyncio.ensure_future(rt.checkpoint(field, "field", every="1 h"))
+    await asyncio.sleep(0)
+    for one in (waiting, at_once, again):
+        one.cancel()
+    ended = await asyncio.gather(waiting, at_once, again, return_exceptions=True)
+    assert all(isinstance(each, asyncio.CancelledError) for each in ended)
+    # what is asked from then on waits for that
+    await rt.checkpoint(await c.scatter([1, 2]), "never")
+    states = [each.row(0.0)["state"] for each in of(s).commits._commits.values()]
+    assert states == ["writing", "failed", "failed", "complete"]
+    gate.open()
+    assert (await first.wait(30)).version == 1
+
+
 @pytest.mark.errors("checkpoint.store is not set")
 def test_a_client_that_is_not_asynchronous_gives_one_up_and_one_that_was_refused_is(tmp_path):
     with (

@@ -25,8 +25,6 @@ logger = logging.getLogger(__name__)
 
 #: Managers of which it is remembered what they have not heard, those that were there last.
 _REMEMBERED = 1000
-#: One that is there takes a connection by then, in seconds.
-_OPEN_S = 1.0
 
 
 class Dropping:
@@ -74,7 +72,7 @@ class Dropping:
         planned, self._planned = self._planned, {}
         waiting = {home for home, _, _ in planned.values()} | {home for home, _ in self._unheard.values()}
         every = list(waiting.union(homes))
-        found = await asyncio.gather(*(is_open(home.address, _OPEN_S) for home in every))
+        found = await asyncio.gather(*(is_open(home.address) for home in every))
         there = {home for home, is_there in zip(every, found, strict=True) if is_there}
         self.again(there)
         for timer, (home, segments, version) in planned.items():

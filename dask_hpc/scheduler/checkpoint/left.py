@@ -23,7 +23,7 @@ from dask_hpc.checkpoint.store_threads import in_store, soon
 from dask_hpc.checkpoint.whereabouts import Whereabouts
 from dask_hpc.errors import CheckpointError, WorkerError
 from dask_hpc.scheduler.checkpoint.held import Held
-from dask_hpc.scheduler.checkpoint.memory import READ_S, Memory
+from dask_hpc.scheduler.checkpoint.memory import Kept, Memory
 from dask_hpc.scheduler.checkpoint.protected import Protected
 from dask_hpc.scheduler.internals import remote
 from dask_hpc.scheduler.tables.parts import Method
@@ -40,9 +40,6 @@ logger = logging.getLogger(__name__)
 _LOOKED_S, _SUBMITTED_S = 30.0, 60.0
 #: A worker that has joined a moment ago carries our plugin by then; how often one looks, in seconds.
 _JOINED_S, _AGAIN_S = 5.0, 0.1
-
-#: A copy of a result, and the name of its type.
-Kept = tuple[MemoryCopy, str]
 
 
 class Left:
@@ -319,8 +316,7 @@ class Left:
     def _give(self, record: Record, trusted: bool) -> None:
         """A client is about to read a version: protect its results from the moment on in which they come."""
         self._memory.touch(record.id)
-        # a newer one may take its place before they come
-        self._memory.about_s[record.id] = asyncio.get_running_loop().time() + READ_S
+        self._memory.about_to_be_read(record.id)
         copies = iter(copies_of(record))
         token, plan = record.token(trusted), record.manifest.plan
         keys = [key for array in plan.arrays for key in block_keys(plan, array, token)]
@@ -357,7 +353,7 @@ class Left:
             self._watched.unwatch(key, self._moved)
         self._protected.add(came)
         for version in {copy.version for copy, _ in came.values()}:
-            self._memory.about_s.pop(version, None)
+            self._memory.read(version)
 
     def _expire_later(self) -> None:
         linger_s = self._state.settings.checkpoint_linger_s

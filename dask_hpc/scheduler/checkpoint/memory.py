@@ -13,6 +13,7 @@ import uuid
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any
 
 from dask_hpc.checkpoint.blobs import Home
@@ -77,9 +78,7 @@ class Memory:
     """All versions in the memories of the hosts of one cluster."""
 
     def __init__(self, state: State, watched: Watched) -> None:
-        self._state = state
-        self._scheduler = state.scheduler
-        self._watched = watched
+        self._state, self._scheduler, self._watched = state, state.scheduler, watched
         #: Segments of each version by whose they are.
         self._segments: dict[str, dict[Home, set[str]]] = {}
         #: What is known of each whole version.
@@ -94,7 +93,7 @@ class Memory:
         #: Until when versions may be read that are made again, on the clock of the loop.
         self._given_s: dict[str, float] = {}
         #: The same of those that somebody has asked for and reads in a moment.
-        self.about_s: dict[str, float] = {}
+        self._about_s: dict[str, float] = {}
 
     @property
     def manager(self) -> dict[str, Any]:
@@ -279,7 +278,7 @@ class Memory:
         CheckpointError
             When too few have it (`keeping`): it would be lost with this scheduler, or one of them then.
         """
-        homes = sorted(record.all_homes, key=_address)
+        homes = sorted(record.all_homes, key=attrgetter("address"))
         kept, problem = await keep(self._scheduler.rpc, record, homes, domains)
         if problem:
             # one that has not answered may have it all the same
@@ -297,7 +296,7 @@ class Memory:
         if store is None:
             return
         homes = {home for record in self.records.values() for home in record.all_homes}
-        me, listed = self._scheduler.id, tuple(sorted(homes, key=_address))
+        me, listed = self._scheduler.id, tuple(sorted(homes, key=attrgetter("address")))
         if store not in self._listed:
             self._listed[store] = Listed(store, me)
         await self._listed[store].want(Whereabouts(me, self._scheduler.address, listed))
@@ -333,6 +332,14 @@ class Memory:
         self._given_s = {id: until_s for id, until_s in self._given_s.items() if until_s > now_s}
         self._given_s[name.removeprefix(MEMORY)] = now_s + READ_S
 
+    def about_to_be_read(self, id: str) -> None:
+        """Somebody was told of a version: one that replaces it may come before it is read."""
+        self._about_s[id] = asyncio.get_running_loop().time() + READ_S
+
+    def read(self, id: str) -> None:
+        """Its results have come to be there: they say how long it is needed."""
+        self._about_s.pop(id, None)
+
     def drop(self, names: Iterable[str]) -> None:
         """Nobody needs these versions any more, which are called as `MemoryCopy.folder` says.
 
@@ -341,7 +348,7 @@ class Memory:
         loop = asyncio.get_event_loop()
         for name in names:
             version = name.removeprefix(MEMORY)
-            until_s = max(self._given_s.pop(version, 0.0), self.about_s.pop(version, 0.0))
+            until_s = max(self._given_s.pop(version, 0.0), self._about_s.pop(version, 0.0))
             self.records.pop(version, None)
             self.untouched.discard(version)
             for home, segments in self._segments.pop(version, {}).items():
@@ -375,8 +382,7 @@ class Memory:
                 for home, segments in homes.items():
                     if there is None or home in there:
                         self._dropping.drop(home, () if there is None else segments, version)
-        for listed in self._listed.values():
-            # a store may take its time
+        for listed in self._listed.values():  # a store may take its time
             self._dropping.later(listed.want(None))
         self._segments.clear()
         self.records.clear()
@@ -392,7 +398,3 @@ def copies_in(version: str, blocks: Mapping[Any, Block], draft: str = "") -> dic
         copy = MemoryCopy(version, block.array, block.number, block.written, block.home, draft=draft)
         made[key] = copy, block.type_name
     return made
-
-
-def _address(home: Home) -> str:
-    return home.address
