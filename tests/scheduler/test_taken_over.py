@@ -188,6 +188,23 @@ async def test_a_scheduler_that_is_being_killed_is_not_there(c, s, a):
     assert len(accepted) > 1
 
 
+@live(workers=2)
+async def test_who_asks_before_all_workers_have_looked_is_told_so(c, s, a, b, monkeypatch):
+    await dask_hpc.install(c)
+    looked = LeftBehind.looked
+
+    async def busy(look):
+        return look._worker is not b and await looked(look)
+
+    monkeypatch.setattr(LeftBehind, "looked", busy)
+    for _ in range(2):
+        with pytest.raises(CheckpointError, match=f"1 worker did not tell .* is {b.address}; ask again"):
+            await dask_hpc.restore("nothing", c)
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match="no host holds 'nothing' in memory"):
+        await dask_hpc.restore("nothing", c)
+
+
 @live(workers=0)
 async def test_a_scheduler_that_has_left_nothing_was_not_lost(c, s):
     rt = await dask_hpc.install(c)

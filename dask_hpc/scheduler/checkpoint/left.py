@@ -33,6 +33,7 @@ from dask_hpc.worker import host_memory
 from dask_hpc.worker.fetching import ask
 from dask_hpc.worker.left_behind import Owner, answers
 from dask_hpc.worker.saved import MEMORY, MemoryCopy, copies_of
+from dask_hpc_policies.wording import counted
 
 logger = logging.getLogger(__name__)
 
@@ -132,14 +133,15 @@ class Left:
         -------
         dict
             ``records``, several of the results of a job, their ``bytes``, the ``version`` of the newest and
-            when it was written (``created_s``); or ``why`` none can be read. None: there is none.
+            when it was written (``created_s``); or ``why`` none is known of, or can be read. None: there is
+            none.
         """
         self._wanted.add(name)
-        await self._looked()
+        unseen = await self._looked()
         while True:
             known = [each for each in self._of(name) if version in (None, each.manifest.version)]
             if not known:
-                return None
+                return {"records": [], "why": _unseen(unseen)} if unseen else None
             whole = await self._readable(known)
             # one that was made again meanwhile, as a host was lost, has another record
             if all(each.id in self._memory.records for each in known):
@@ -250,8 +252,8 @@ class Left:
         there = await self._memory.there({home for each in records for home in each.all_homes})
         return [each for each in records if each.readable(there)]
 
-    async def _looked(self) -> None:
-        """Wait until all workers have looked for what was left on their hosts."""
+    async def _looked(self) -> list[str]:
+        """Wait until all workers have looked for what was left on their hosts; gives those that have not."""
         new = [address for address in self._scheduler.workers if address not in self._workers]
         await asyncio.gather(*(self._looked_at(address) for address in new))
         store = self._state.settings.checkpoint_store
@@ -262,10 +264,11 @@ class Left:
             except OSError as error:
                 logger.warning("The store does not say where managers of earlier schedulers are: %s", error)
                 self._stores.discard(store)
-                return
+                listed = []
             for told in listed:
                 if told.cluster != self._scheduler.id:
                     await self._asked(store, told)
+        return [each for each in new if each in self._scheduler.workers and each not in self._workers]
 
     async def _asked(self, store: str, told: Whereabouts) -> None:
         """Ask managers that a store knows, whose scheduler is not there any more."""
@@ -377,6 +380,12 @@ class Left:
                     record.name,
                 )
                 self._memory.drop([record.id])
+
+
+def _unseen(workers: Sequence[str]) -> str:
+    """That these have not looked, in words."""
+    they = counted(len(workers), "worker")
+    return f"{they} did not tell what the host has in memory, the first is {workers[0]}; ask again soon"
 
 
 def _is_state(record: Record) -> bool:
