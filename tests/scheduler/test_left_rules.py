@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 
 import pytest
@@ -11,6 +12,8 @@ from dask_hpc.checkpoint.describe import PROGRAM, RESULTS
 from dask_hpc.checkpoint.keys import as_json
 from dask_hpc.scheduler.checkpoint import left as of_left
 from dask_hpc.scheduler.checkpoint.left import Left
+from dask_hpc.scheduler.checkpoint.results import Results
+from dask_hpc.worker.left_behind import LeftBehind
 from dask_hpc.worker.saved import MEMORY
 
 
@@ -79,3 +82,37 @@ async def test_what_results_are_read_from_goes_with_the_last_of_them():
     left.newer("night")
     # the state of a program goes when there is a newer one
     assert (set(memory.records), memory.untouched) == ({"a", "state"}, {"state"})
+
+
+@gen_test(timeout=10)
+async def test_only_what_nobody_has_asked_for_by_then_goes_for_that():
+    left, memory = left_of(version("asked for"), version("gone"), version("left"))
+    ids = set(memory.untouched)
+    memory.touch("asked for")
+    memory.drop(["gone"])
+    left._expire(ids)
+    assert set(memory.records) == {"asked for"}
+
+
+def test_who_goes_on_from_a_run_is_of_that_run_so_that_the_next_one_finds_the_results_of_both():
+    left = {"x": ("a copy", "object")}
+    job = Results("night", "second")
+    job.take_up("first", left, resume=True)
+    assert (job.run, job.take(["x"])) == ("first", left)
+    # what the store has is of the run that it says
+    job = Results("night", "in the store", written={"y": ("a copy", "object")})
+    job.take_up("first", left, resume=True)
+    assert (job.run, job.found) == ("in the store", left)
+
+
+@gen_test(timeout=10)
+async def test_a_host_is_not_said_to_have_nothing_before_it_was_looked_at():
+    found = LeftBehind(None, None)
+    assert await found.looked(), "there is nothing to look at"
+    ends = asyncio.Event()
+    found._task = asyncio.ensure_future(ends.wait())
+    asked = asyncio.ensure_future(found.looked())
+    await asyncio.wait([asked], timeout=0.05)
+    assert not asked.done()
+    ends.set()
+    assert await asked
