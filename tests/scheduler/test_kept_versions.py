@@ -19,6 +19,7 @@ from dask_hpc.errors import CheckpointError
 from dask_hpc.scheduler.checkpoint import dropping as of_dropping
 from dask_hpc.scheduler.checkpoint.commits import Commits
 from dask_hpc.scheduler.checkpoint.dropping import Dropping
+from dask_hpc.scheduler.checkpoint.held import Held
 from dask_hpc.scheduler.rpc.service import of
 from dask_hpc.wire import HEARTBEAT
 from dask_hpc.worker import host_memory
@@ -256,6 +257,16 @@ async def test_a_host_that_was_away_when_it_was_to_drop_a_version_does_when_the_
         assert await dropping.closing(()) == {home}
         await dropping.done(5)
     assert told == [("drop", {"segments": ["a"], "version": "version"})]
+
+
+@gen_test(timeout=10)
+async def test_what_is_being_made_again_is_not_once_the_runtime_is_uninstalled():
+    state, watched = SimpleNamespace(scheduler=None), SimpleNamespace(leave=lambda listener: None)
+    held = Held(state, watched, SimpleNamespace(folders=set), None, None, None)
+    held._task = asyncio.ensure_future(asyncio.Event().wait())
+    held.end()
+    await asyncio.wait([held._task], timeout=5)
+    assert held._task.cancelled()
 
 
 @live(workers=1)
