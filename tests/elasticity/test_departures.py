@@ -73,7 +73,7 @@ def test_a_worker_goes_once_others_have_what_it_held_however_much_time_there_is(
         async with shrinkable(2) as made:
             here = [made.address(0)]
             done = await made.results(20, workers=here, allow_other_workers=True)
-            left = await within(depart(made, 0, 3600.0))
+            left = await within(depart(made, 0, 3600.0), 20.0)
             assert not any(left.values())
             assert await within(made.client.gather(done)) == [result_of(n) for n in range(20)]
 

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from distributed.utils_test import gen_test
 
+from dask_hpc.checkpoint.blobs import Home
 from dask_hpc.checkpoint.describe import PROGRAM, RESULTS
 from dask_hpc.checkpoint.keys import as_json
+from dask_hpc.errors import CheckpointError
 from dask_hpc.scheduler.checkpoint import left as of_left
+from dask_hpc.scheduler.checkpoint import results as of_results
 from dask_hpc.scheduler.checkpoint.left import Left
 from dask_hpc.scheduler.checkpoint.results import Results
+from dask_hpc.worker import repairing
 from dask_hpc.worker.left_behind import LeftBehind
 from dask_hpc.worker.saved import MEMORY
 
@@ -116,3 +121,31 @@ async def test_a_host_is_not_said_to_have_nothing_before_it_was_looked_at():
     assert not asked.done()
     ends.set()
     assert await asked
+
+
+@pytest.mark.parametrize("extra", [{}, {"keys": ["x"], "run": "first"}, {"keys": 1, "run": "first"}])
+def test_a_version_that_does_not_say_whose_results_it_has_is_refused_with_the_remedy(extra):
+    plan = SimpleNamespace(kind=RESULTS, extra=extra, arrays=[SimpleNamespace(count=2)])
+    manifest = SimpleNamespace(plan=plan)
+    found = SimpleNamespace(complete=True, version=1, path="folder/1", manifest=lambda: manifest)
+    store = SimpleNamespace(folder=Path("folder"), versions=lambda name: [found])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(of_results, "Store", lambda folder: store)
+        patch.setattr(of_results, "numbers", lambda folder: [1])
+        patch.setattr(of_results, "check_signed", lambda path, manifest: None)
+        with pytest.raises(CheckpointError, match=r"folder/1 does not say whose .* resume=False"):
+            of_results.found_in("folder", "night", True, "second")
+
+
+@gen_test(timeout=10)
+async def test_what_holds_parities_alone_has_no_blocks_to_be_held_against_checksums():
+    asked = []
+
+    async def ask(pool, address, method, within_s, **what):
+        asked.append((address, what))
+
+    home, block = Home("tcp://a", "/folder"), SimpleNamespace(pack="a", offset=0, nbytes=8, crc32c=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(repairing, "ask", ask)
+        await repairing._verified(None, [block], [(home, "a"), (home, "parities")])
+    assert asked == [("tcp://a", {"segment": "a", "blocks": [(0, 8, 1)]})]
