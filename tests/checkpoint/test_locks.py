@@ -49,6 +49,23 @@ def test_who_reads_a_version_on_another_host_keeps_it(tmp_path: Path) -> None:
     assert Store(tmp_path).collect() == [old]
 
 
+def test_who_excludes_others_may_write_the_file_that_other_hosts_see_locked(tmp_path: Path) -> None:
+    old, *_ = versions(tmp_path)
+
+    def modes() -> set[int]:
+        manifest, mine = Path(old, "manifest.json"), Path("/proc/self/fd")
+        opened = [int(each.name) for each in mine.iterdir() if each.exists() and each.samefile(manifest)]
+        return {fcntl.fcntl(each, fcntl.F_GETFL) & os.O_ACCMODE for each in opened}
+
+    # NFS refuses an exclusive lock on what is open for reading alone, and then nobody is excluded
+    with Lock.take(old):
+        assert modes() == {os.O_RDWR}
+    lock = Lock.shared(old)
+    assert lock is not None
+    with lock:
+        assert modes() == {os.O_RDONLY}
+
+
 def test_what_has_gone_while_its_lock_was_waited_for_is_not_locked(tmp_path: Path) -> None:
     folder, errors = tmp_path / "folder", []
     folder.mkdir()

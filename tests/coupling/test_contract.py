@@ -7,6 +7,7 @@ import math
 import random
 import re
 import time
+from types import SimpleNamespace
 
 import dask
 import numpy as np
@@ -14,7 +15,7 @@ import pytest
 import xarray as xr
 
 from dask_hpc.client.readers import Reader
-from dask_hpc.client.turns import unneeded
+from dask_hpc.client.turns import Turn, unneeded
 from dask_hpc.coupling.given import array_of, connect_s
 from dask_hpc_policies.coupling import contract
 from dask_hpc_policies.coupling.turns import Turns, Verdict, makes_room
@@ -351,3 +352,15 @@ def test_no_step_is_held_that_no_window_needs_which_may_still_be_computed() -> N
     assert unneeded(range(20), [2, 10], 12, 3) == [3, 4, 5, 6, 7]
     assert unneeded(range(20), [], 12, 3) == list(range(10))
     assert unneeded(range(20), [0], 1, 1) == []
+
+
+def test_of_a_step_that_makes_room_nothing_is_computed_and_its_blocks_stay_for_later_windows():
+    done = []
+
+    def task(name):
+        return SimpleNamespace(cancel=lambda: done.append(name), release=lambda: done.append(name))
+
+    turn = Turn([task("block")])
+    turn.await_value("mean", task("value on the cluster"), task("value here"))
+    turn.oust()
+    assert (sorted(done), turn.settled.is_set()) == (["value here", "value on the cluster"], True)

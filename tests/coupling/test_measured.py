@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 from dask_hpc.scheduler.coupling import helpers as of_helpers
 from dask_hpc.scheduler.coupling.flow import Flow
 from dask_hpc.scheduler.coupling.helpers import Helpers, shared
+from dask_hpc.scheduler.coupling.inside import Inside
 from dask_hpc.scheduler.coupling.measured import Measured
 from dask_hpc.scheduler.coupling.splits import Splits
 from dask_hpc.scheduler.coupling.staging import Staging
 from dask_hpc.scheduler.coupling.steps import Steps
 from dask_hpc.scheduler.coupling.workers import APART_S, STAGING, Workers
-from dask_hpc.wire import HELPER_RESOURCE
+from dask_hpc.wire import HELPER_RESOURCE, TAKEN
 from dask_hpc.worker.coupling import taking as of_taking
 from dask_hpc_policies.coupling.contract import Field
 from dask_hpc_policies.coupling.turns import Turns
@@ -40,6 +41,17 @@ def test_it_is_learned_from_values_and_steps_when_somebody_looks():
     assert measured.bandwidth.mean == pytest.approx(1e8)
     view = measured.view()
     assert (view.step_s, view.simulation_s, view.in_transit_s, view.steps) == (1.0, 1.0, 0.5, 5)
+
+
+def test_phases_are_those_of_the_latest_steps_in_whatever_order_their_values_come():
+    measured = Measured()
+    for analysis, first, seconds in (("quick", 5, 1.0), ("slow", 0, 9.0)):
+        for turn in range(first, first + 5):
+            measured.value(analysis, turn, "in-situ", (turn, turn + seconds, seconds, 0, 0, 0))
+    for turn in range(3):
+        measured.whole(float(turn), room=True)
+    measured.learn(cores=1)
+    assert measured.view().in_situ_s == 1.0
 
 
 def test_a_step_that_may_have_waited_is_no_measure_of_the_simulation():
@@ -159,6 +171,26 @@ def test_of_each_of_the_latest_steps_it_is_told_what_its_phases_took_and_what_he
     assert len(steps._steps) == 16
 
 
+def test_a_step_of_a_program_takes_as_long_as_its_blocks_on_the_threads_that_are_left_to_it():
+    def nothing(*_):
+        pass
+
+    tasks = {}
+    watched = SimpleNamespace(watch=nothing, unwatch=nothing)
+    workers = SimpleNamespace(node_threads=lambda addresses: (2, 4), of_nodes=sorted)
+    splits = SimpleNamespace(share=nothing, aim=nothing, whole=nothing)
+    engine = SimpleNamespace(scheduler=SimpleNamespace(tasks=tasks))
+    inside = Inside(engine, watched, None, workers, splits)
+    flow = Flow("heat", "hpc-flow-heat-1", (), queue=2, when_full="wait", client="c", helper_cores=1)
+    inside.begin(flow, 0, 0, ["a", "b"] * 4, [])
+    for place in range(8):
+        tasks[key := flow.key(0, place)] = SimpleNamespace(nbytes=0, metadata={TAKEN: 1.5})
+        inside._moved(key, "processing", "memory")
+    # twelve seconds on three threads of each of two nodes: one of the four is for analyses
+    (row,) = flow.steps.rows(lambda turn: 0)
+    assert row["simulation_s"] == 2.0
+
+
 def test_the_trace_gets_each_step_once_when_it_is_known_or_not_waited_for_any_more():
     steps, taken = Steps(), []
     for turn in range(40):
@@ -179,6 +211,30 @@ def test_the_trace_gets_each_step_once_when_it_is_known_or_not_waited_for_any_mo
     for turn in range(41, 1000):
         steps.begun(turn, turn, 2)
     assert len(steps._steps) + len(steps._gone) <= 32
+
+
+def test_a_step_that_never_becomes_whole_is_not_in_the_trace():
+    steps = Steps()
+    for turn in range(40):
+        steps.begun(turn, turn, 2)
+        if turn not in (10, 38):  # the first is remembered no more
+            steps.whole(turn, 2.0 * turn, room=True, helper_cores=1)
+    rows = steps.take(lambda turn: 1, final=True)
+    whole = [turn for turn in range(8, 40) if turn not in (10, 38)]
+    assert [(row["turn"], row["t_s"]) for row in rows] == [(turn, 2.0 * turn) for turn in whole]
+
+
+def test_the_trace_gets_all_steps_of_a_long_flow():
+    told = []
+    state = SimpleNamespace(now_s=lambda: 0.0, listeners=[told.append])
+    engine = SimpleNamespace(scheduler=None, tracing=SimpleNamespace(last_words=[]), state=state)
+    workers = SimpleNamespace(node_threads=lambda addresses: (1, 1))
+    splits = Splits(engine, workers, None)
+    flow = Flow("heat", "hpc-flow-heat-1", (), queue=2, when_full="wait", client="c", places=["a"])
+    for turn in range(100):
+        flow.steps.begun(turn, 10 * turn, 2)
+        splits.whole(flow, turn)
+    assert [one.data["step"] for one in told] == list(range(0, 1000, 10))
 
 
 def test_the_trace_waits_for_values_that_come_late_of_as_many_steps_as_are_in_flight():
@@ -282,6 +338,30 @@ def test_a_node_that_was_lent_comes_back_unless_somebody_holds_it():
     staging = Staging(engine, SimpleNamespace(lent=set(nodes), leaving=set(), look=lambda: None))
     staging.settle([SimpleNamespace(staging=4)])
     assert (asked, staging.settled) == (["d"], False)
+
+
+def test_a_node_is_lent_once_it_has_ended_what_it_runs():
+    def act(actions, trigger):
+        for one in actions:
+            nodes[one.node].role = one.role
+
+    nodes = {name: SimpleNamespace(role=STAGING, up=True, job=None, reserved=False) for name in "ab"}
+    ws = SimpleNamespace(processing={"value": 1.0})
+    engine = SimpleNamespace(
+        state=SimpleNamespace(nodes=SimpleNamespace(nodes=nodes), roles={}),
+        controller=SimpleNamespace(act=act),
+        scheduler=SimpleNamespace(workers={"of b": ws}),
+    )
+    workers = SimpleNamespace(
+        lent=set(), leaving=set(), look=lambda: None, of_nodes=lambda ids: [f"of {id}" for id in ids]
+    )
+    staging, flow = Staging(engine, workers), SimpleNamespace(staging=1)
+    staging.settle([flow])
+    assert (nodes["b"].role, workers.leaving, staging.settled) == (STAGING, {"b"}, False)
+    ws.processing = {}
+    staging.settle([flow])
+    assert (nodes["b"].role, workers.lent, workers.leaving) == (COMPUTE, {"b"}, set())
+    assert (nodes["a"].role, staging.settled) == (STAGING, True)
 
 
 @gen_test(timeout=10)

@@ -97,6 +97,11 @@ def test_an_unknown_pool_is_named_and_so_are_those_there_are():
             cluster.scale(1, pool="stage")
         with pytest.raises(ValueError, match="takes n, dry_run and force"):
             cluster.scale(1, pool="staging", cores=2)
+    with (
+        dask_hpc.LocalCluster(n_workers=0, dashboard_address=":0") as cluster,
+        pytest.raises(ValueError, match="'stage'; allowed: none but the default one"),
+    ):
+        cluster.scale(1, pool="stage")
 
 
 def test_a_worker_that_leaves_without_having_come_does_not_end_what_the_cluster_hears():

@@ -50,6 +50,12 @@ def test_a_copy_gives_back_what_was_written_and_nobody_else_can_enter_its_folder
     back["field"][0] = 1.0  # as in memory, it can be written to
 
 
+def test_what_was_never_written_is_not_said_to_stay(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").touch()
+    departing._remove([str(tmp_path / "missing"), str(tmp_path / "file" / "missing")])
+    assert not caplog.records
+
+
 class Evil:
     """What is made of it runs code."""
 

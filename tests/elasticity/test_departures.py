@@ -68,6 +68,18 @@ def test_a_worker_whose_time_is_up_gets_no_task_while_it_is_emptied() -> None:
     asyncio.run(run())
 
 
+def test_a_worker_goes_once_others_have_what_it_held_however_much_time_there_is() -> None:
+    async def run() -> None:
+        async with shrinkable(2) as made:
+            here = [made.address(0)]
+            done = await made.results(20, workers=here, allow_other_workers=True)
+            left = await within(depart(made, 0, 3600.0), 20.0)
+            assert not any(left.values())
+            assert await within(made.client.gather(done)) == [result_of(n) for n in range(20)]
+
+    asyncio.run(run())
+
+
 def test_a_node_gets_tasks_again_where_leaving_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     async def fails(*_: Any) -> None:
         raise RuntimeError("it fails")

@@ -43,7 +43,9 @@ async def scaled_down(made: Shrinkable) -> None:
 async def taken_out_by_hand(made: Shrinkable) -> None:
     del made.cluster.worker_spec[0]
     made.cluster.worker_spec.popitem()
-    await made.cluster
+    with captured_logger("dask_hpc.deploy.by_hand") as log:
+        await made.cluster
+    assert not log.getvalue(), "both can leave"
 
 
 async def specified_anew(made: Shrinkable) -> None:

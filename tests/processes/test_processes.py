@@ -11,12 +11,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
+from distributed.utils_test import gen_test
 
 from dask_hpc.processes import OverBudget, Process, ProcessError, call_all
+from dask_hpc.scheduler.core import answers as of_answers
+from dask_hpc.scheduler.core.answers import Answers
 
 #: What the processes of these tests call.
 CALLED = """
@@ -255,3 +259,26 @@ def test_the_lowest_priority_lets_whoever_wakes_up_go_first_and_leaves_half_of_t
     for niceness, scheduler, most in ((1, os.SCHED_OTHER, cores), (19, os.SCHED_IDLE, (cores + 1) // 2)):
         with Process(niceness) as process:
             assert process.call(f"{called}:priority", {}) == [niceness, scheduler, most]
+
+
+@gen_test(timeout=10)
+async def test_an_answer_holds_until_there_is_a_newer_one_and_a_failure_is_none():
+    came, closed = [], []
+    made = iter([1, ProcessError("it has ended"), 3])
+
+    def call(function: str, question: Any, cpu_s: float | None = None) -> int:
+        found = next(made)
+        if isinstance(found, ProcessError):
+            raise found
+        return found
+
+    process = SimpleNamespace(call=call, close=lambda: closed.append("process"))
+    answers = Answers(SimpleNamespace(now_s=lambda: 0.0), lambda: came.append(answers.last("who").result))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(of_answers, "Process", lambda niceness: process)
+        for _ in range(3):
+            answers.ask("who", "package:function", {})
+            await answers._tasks["who"]
+    assert came == [1, 3]
+    answers.unwrap()
+    assert closed == ["process"]

@@ -77,8 +77,10 @@ async def test_what_is_not_computed_yet_is_written_when_it_is(c, s, a, b, tmp_pa
     ]
     commit = await rt.checkpoint(futures, "values", store=tmp_path, wait=False)
     await until(lambda: gate.arrived, "it is computed")
+    began_s = time.monotonic()
     with pytest.raises(TimeoutError, match="4 of 4 results are not written; it goes on"):
         await commit.wait(timeout=0.05)
+    assert time.monotonic() - began_s < 5, "it was waited for no longer than asked"
     assert (await commit.status())["state"] == "writing"
     # nobody on another host, where locks may not be seen, takes it for one that was left hours ago
     (draft,) = (tmp_path / "values").glob(".*")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from losses import kill
 import dask_hpc
 from dask_hpc.errors import CheckpointError
 from dask_hpc.scheduler.checkpoint import writing
+from dask_hpc.scheduler.checkpoint.remade import Remade
 from dask_hpc.scheduler.internals import reads
 from dask_hpc.scheduler.rpc.service import of
 from dask_hpc.worker.saved import Copy
@@ -144,3 +146,12 @@ async def test_what_results_were_made_from_is_followed_once(
         del steps[1:-1]
     # 25 steps of 5 each, what they begin with, and once that what hangs on data is read back by now
     assert sum(looked) <= 25 * 5 + 1 + 5
+
+
+def test_what_is_forgotten_when_it_was_written_says_nothing_of_what_has_its_name_later():
+    tasks = {}
+    find = Remade(SimpleNamespace(made_plain=0, scheduler=SimpleNamespace(tasks=tasks))).finder()
+    assert find(["x"]) == set()
+    data = {"run_spec": None, "actor": False, "has_lost_dependencies": False, "dependencies": ()}
+    tasks["x"] = SimpleNamespace(key="x", **data)
+    assert [find(["x"]) for _ in range(2)] == [{"x"}] * 2, "it stays so"

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import dask.config
@@ -195,6 +196,26 @@ assert Worker.metrics == {}
         assert done.returncode == 0, done.stderr
         assert done.stderr.count("will not know when this worker's walltime ends") == 2, done.stderr
         assert said in done.stderr
+
+
+@gen_test(timeout=10)
+async def test_who_closes_a_worker_waits_for_what_takes_its_time_and_for_nothing_else():
+    ended = []
+
+    async def ends():
+        ended.append("slow")
+
+    plugin = carried("0.0.1")
+    names = ("heartbeat", "small", "power.switch", "coupling.switch", "io.switch")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in names:
+            patch.setitem(sys.modules, f"dask_hpc.worker.{name}", SimpleNamespace(stop=ended.append))
+        assert plugin.teardown("worker") is None
+        patch.setitem(
+            sys.modules, "dask_hpc.worker.coupling.switch", SimpleNamespace(stop=lambda worker: ends())
+        )
+        await plugin.teardown("worker")
+    assert ended == ["worker"] * 9 + ["slow"]
 
 
 @gen_test(timeout=120)

@@ -30,7 +30,8 @@ from dask_hpc_policies.model import JobRequest
 def test_bytes_are_of_the_latest_file_that_was_opened_for_them(monkeypatch):
     monkeypatch.setattr(counters, "mount_of_file", lambda path: None if path == "/dev/null" else (path, "/"))
     monkeypatch.setattr(counters, "mount_of_open_files", lambda: counters.UNKNOWN)
-    opened = [("/in", None, os.O_RDONLY), ("/out", None, os.O_WRONLY), ("/dev/null", None, os.O_RDWR)]
+    new = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    opened = [("/in", None, os.O_RDONLY), ("/out", None, new), ("/dev/null", None, os.O_RDWR)]
     both = [("/both", None, os.O_RDWR), *opened]
 
     def places(opened):

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from distributed.system import MEMORY_LIMIT
+from distributed.utils_test import gen_test
 from helpers import Gate, live, through, until
 
 import dask_hpc
+from dask_hpc.checkpoint.blobs import Home
 from dask_hpc.client.checkpoints import on_cluster
 from dask_hpc.errors import CheckpointError
+from dask_hpc.scheduler.checkpoint import dropping as of_dropping
 from dask_hpc.scheduler.checkpoint.commits import Commits
 from dask_hpc.scheduler.checkpoint.dropping import Dropping
+from dask_hpc.scheduler.checkpoint.held import Held
 from dask_hpc.scheduler.rpc.service import of
 from dask_hpc.wire import HEARTBEAT
+from dask_hpc.worker import host_memory
 from dask_hpc.worker.fetching import is_silent
 from dask_hpc.worker.in_memory import open_records
 from dask_hpc.worker.saved import MEMORY
@@ -226,3 +232,53 @@ async def test_a_version_that_a_newer_one_replaces_before_it_is_read_is_read(c, 
     await until(lambda: set(segments(a)) == set(before), "the others have gone")
     await known._watched.before_close()
     await until(lambda: not segments(a), "all has gone", 20)
+
+
+@gen_test(timeout=10)
+async def test_a_host_that_was_away_when_it_was_to_drop_a_version_does_when_the_scheduler_closes():
+    told, there = [], False
+
+    async def ask(pool, address, method, **what):
+        if not there:
+            raise OSError("nobody listens")
+        told.append((method, what))
+
+    async def is_open(address):
+        return there
+
+    home, dropping = Home("tcp://127.0.0.1:9", "/folder"), Dropping(SimpleNamespace(rpc=None), lambda: None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(of_dropping, "ask", ask)
+        patch.setattr(of_dropping, "is_open", is_open)
+        dropping.drop(home, ["a"], "version")
+        await dropping.done(5)
+        assert await dropping.closing(()) == set()
+        there = True
+        assert await dropping.closing(()) == {home}
+        await dropping.done(5)
+    assert told == [("drop", {"segments": ["a"], "version": "version"})]
+
+
+@gen_test(timeout=10)
+async def test_what_is_being_made_again_is_not_once_the_runtime_is_uninstalled():
+    state, watched = SimpleNamespace(scheduler=None), SimpleNamespace(leave=lambda listener: None)
+    held = Held(state, watched, SimpleNamespace(folders=set), None, None, None)
+    held._task = asyncio.ensure_future(asyncio.Event().wait())
+    held.end()
+    await asyncio.wait([held._task], timeout=5)
+    assert held._task.cancelled()
+
+
+@live(workers=1)
+async def test_a_manager_that_ends_while_it_is_looked_at_fails_no_heartbeat(c, s, a, monkeypatch):
+    rt = await dask_hpc.install(c)
+    await rt.checkpoint(await step(c, 0), "field", levels="L1")
+    manager = a.metrics[HEARTBEAT].section("manager")
+    told = manager()
+    assert 0 < told["held_bytes"] <= told["limit_bytes"]
+
+    def ended(folder):
+        raise FileNotFoundError(folder)
+
+    monkeypatch.setattr(host_memory, "held_bytes", ended)
+    assert manager() == {**told, "held_bytes": 0, "disk_bytes": 0, "limit_bytes": 0}

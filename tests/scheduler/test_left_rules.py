@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from distributed.utils_test import gen_test
 
+from dask_hpc.checkpoint.blobs import Home
 from dask_hpc.checkpoint.describe import PROGRAM, RESULTS
 from dask_hpc.checkpoint.keys import as_json
+from dask_hpc.errors import CheckpointError
 from dask_hpc.scheduler.checkpoint import left as of_left
+from dask_hpc.scheduler.checkpoint import results as of_results
 from dask_hpc.scheduler.checkpoint.left import Left
+from dask_hpc.scheduler.checkpoint.results import Results
+from dask_hpc.worker import repairing
+from dask_hpc.worker.left_behind import LeftBehind
 from dask_hpc.worker.saved import MEMORY
 
 
@@ -79,3 +87,65 @@ async def test_what_results_are_read_from_goes_with_the_last_of_them():
     left.newer("night")
     # the state of a program goes when there is a newer one
     assert (set(memory.records), memory.untouched) == ({"a", "state"}, {"state"})
+
+
+@gen_test(timeout=10)
+async def test_only_what_nobody_has_asked_for_by_then_goes_for_that():
+    left, memory = left_of(version("asked for"), version("gone"), version("left"))
+    ids = set(memory.untouched)
+    memory.touch("asked for")
+    memory.drop(["gone"])
+    left._expire(ids)
+    assert set(memory.records) == {"asked for"}
+
+
+def test_who_goes_on_from_a_run_is_of_that_run_so_that_the_next_one_finds_the_results_of_both():
+    left = {"x": ("a copy", "object")}
+    job = Results("night", "second")
+    job.take_up("first", left, resume=True)
+    assert (job.run, job.take(["x"])) == ("first", left)
+    # what the store has is of the run that it says
+    job = Results("night", "in the store", written={"y": ("a copy", "object")})
+    job.take_up("first", left, resume=True)
+    assert (job.run, job.found) == ("in the store", left)
+
+
+@gen_test(timeout=10)
+async def test_a_host_is_not_said_to_have_nothing_before_it_was_looked_at():
+    found = LeftBehind(None, None)
+    assert await found.looked(), "there is nothing to look at"
+    ends = asyncio.Event()
+    found._task = asyncio.ensure_future(ends.wait())
+    asked = asyncio.ensure_future(found.looked())
+    await asyncio.wait([asked], timeout=0.05)
+    assert not asked.done()
+    ends.set()
+    assert await asked
+
+
+@pytest.mark.parametrize("extra", [{}, {"keys": ["x"], "run": "first"}, {"keys": 1, "run": "first"}])
+def test_a_version_that_does_not_say_whose_results_it_has_is_refused_with_the_remedy(extra):
+    plan = SimpleNamespace(kind=RESULTS, extra=extra, arrays=[SimpleNamespace(count=2)])
+    manifest = SimpleNamespace(plan=plan)
+    found = SimpleNamespace(complete=True, version=1, path="folder/1", manifest=lambda: manifest)
+    store = SimpleNamespace(folder=Path("folder"), versions=lambda name: [found])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(of_results, "Store", lambda folder: store)
+        patch.setattr(of_results, "numbers", lambda folder: [1])
+        patch.setattr(of_results, "check_signed", lambda path, manifest: None)
+        with pytest.raises(CheckpointError, match=r"folder/1 does not say whose .* resume=False"):
+            of_results.found_in("folder", "night", True, "second")
+
+
+@gen_test(timeout=10)
+async def test_what_holds_parities_alone_has_no_blocks_to_be_held_against_checksums():
+    asked = []
+
+    async def ask(pool, address, method, within_s, **what):
+        asked.append((address, what))
+
+    home, block = Home("tcp://a", "/folder"), SimpleNamespace(pack="a", offset=0, nbytes=8, crc32c=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(repairing, "ask", ask)
+        await repairing._verified(None, [block], [(home, "a"), (home, "parities")])
+    assert asked == [("tcp://a", {"segment": "a", "blocks": [(0, 8, 1)]})]

@@ -135,6 +135,7 @@ async def test_jobs_reopened_while_the_runtime_goes_to_sleep(c, s, *workers):
     await job.wait(10)
     await asleep(s)
     assert traces_of_ours(s) == []
+    assert not engine(s).state.jobs.active, "nor does plain work go on in it"
     assert [r["state"] for r in await rt.jobs()] == ["completed"] * 15
 
 
