@@ -70,7 +70,14 @@ def begin(
     if channel.client.asynchronous:
         return there()
     commit = asked()
-    return channel.run(_whole, commit) if wait else commit
+    if not wait:
+        return commit
+    try:
+        return channel.run(_whole, commit)
+    except KeyboardInterrupt:
+        # it may have come before anybody waited
+        commit.give_up()
+        raise
 
 
 async def _whole(commit: Commit) -> Commit:
