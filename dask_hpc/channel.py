@@ -9,7 +9,8 @@ import asyncio
 import weakref
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, Protocol, cast
 
 from distributed import Client
 
@@ -185,18 +186,18 @@ class Channel:
 
     def sync(self, method: str, **arguments: Any) -> Any:
         """`ask` in the form of the client."""
-        return self.client.sync(self.ask, method, **arguments)
+        return _called(self.client, partial(self.ask, method, **arguments))
 
     def run(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call a coroutine function of ours in the form of the client."""
-        return self.client.sync(function, *args)
+        return _called(self.client, function, *args)
 
     def end(self, function: Callable[..., Any], *args: Any) -> Any:
         """`run` what closes something; nothing when the client is closed already, which has closed it."""
         client = self.client_or_none
         if client is None or is_closed(client):
             return self.done()
-        return client.sync(function, *args)
+        return _called(client, function, *args)
 
     def done(self) -> Any:
         """What a method of the client's form returns when there is nothing to do any more."""
@@ -211,6 +212,39 @@ def is_closed(client: Client) -> bool:
 
 async def _nothing() -> None:
     """What is awaited with an asynchronous client."""
+
+
+def _called(client: Client, function: Callable[..., Any], *args: Any) -> Any:
+    """Call a coroutine function in the form of a client.
+
+    An interrupt of who waits cancels it where it waits itself. Dask does so only once its loop has begun it,
+    and lets it run to its end when the interrupt comes before, as it does where the loop is busy.
+    """
+    if client.asynchronous:
+        return client.sync(function, *args)
+    loop: Any = client.loop
+    begun: list[asyncio.Task[Any]] = []
+    interrupted = False
+
+    async def beginning() -> Any:
+        task = cast("asyncio.Task[Any]", asyncio.current_task())
+        begun.append(task)
+        if interrupted:
+            # what it does when it is cancelled is to be done
+            task.cancel()
+        return await function(*args)
+
+    def cancel() -> None:
+        for task in begun:
+            if not task.done() and not task.cancelling():
+                task.cancel()
+
+    try:
+        return client.sync(beginning)
+    except KeyboardInterrupt:
+        interrupted = True
+        loop.add_callback(cancel)
+        raise
 
 
 async def answered(asked: Future[Any]) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -50,8 +50,8 @@ def begin(
     """
     wait = _WAIT.validate(wait)
 
-    def asked() -> Commit:
-        """Refuse what can be seen to be wrong here; have the cluster asked."""
+    def described() -> Callable[[], Commit]:
+        """Refuse what can be seen to be wrong here; what has the cluster asked."""
         from dask_hpc.checkpoint.describe import describe
 
         plan, keys = describe(obj, name)
@@ -60,17 +60,26 @@ def begin(
         folder = None if store is None else checked_folder(store)
         at = None if levels is None else list(checked_levels(levels))
         arguments = {"store": folder, "levels": at, "every_s": every_s, "services": services}
-        answer = channel.ask_behind("checkpoint", plan=encode(plan), keys=keys, **arguments)
-        return Commit(channel, name, obj, answer, levels is None, wait)
+
+        def asked() -> Commit:
+            answer = channel.ask_behind("checkpoint", plan=encode(plan), keys=keys, **arguments)
+            return Commit(channel, name, obj, answer, levels is None, wait)
+
+        return asked
 
     async def there() -> Commit:
-        commit = asked()
+        commit = described()()
         return await _whole(commit) if wait else commit
 
     if channel.client.asynchronous:
         return there()
-    commit = asked()
-    return channel.run(_whole, commit) if wait else commit
+    asked = described()
+
+    async def whole() -> Commit:
+        # asked on the loop: who is interrupted in between would have nothing in hand to give up
+        return await _whole(asked())
+
+    return channel.run(whole) if wait else asked()
 
 
 async def _whole(commit: Commit) -> Commit:

@@ -16,6 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from distributed.comm import unparse_host_port
 from distributed.system import MEMORY_LIMIT
 
 from dask_hpc.checkpoint.blobs import Home
@@ -54,7 +55,8 @@ def wanted(secure: bool, host: str, share: float, security: Any, label: str | No
     least = getattr(security, "tls_min_version", None)
     asked = {
         "protocol": "tls" if secure else "tcp",
-        "host": host,
+        # as it is part of an address: in brackets where it is of IPv6
+        "host": unparse_host_port(host),
         "security": {**fields, "tls_min_version": None if least is None else int(least)},
     }
     # who finds one that runs knows by it whether it listens as it should

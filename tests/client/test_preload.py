@@ -75,6 +75,20 @@ async def test_a_preload_that_cannot_install_leaves_the_scheduler_running(troubl
     assert words in record.getMessage()
 
 
+@gen_test()
+async def test_a_worker_that_preloads_what_is_the_schedulers_is_told_so_and_works(caplog):
+    with dask.config.set(PRELOAD | {"distributed.worker.preload": ["dask_hpc.preload"]}):
+        async with (
+            Scheduler(dashboard_address=":0", port=0) as s,
+            Worker(s.address, name="one"),
+            Client(s.address, asynchronous=True) as c,
+        ):
+            await _one_job(c)
+    (record,) = [r for r in caplog.records if r.name == "dask_hpc.preload"]
+    assert record.levelname == "WARNING"
+    assert "does nothing in a worker; --preload dask_hpc.agent" in record.getMessage()
+
+
 def test_a_client_loads_nothing_of_the_scheduler_and_of_what_nobody_has_asked_for():
     names = ["pandas", "xarray", "dask.array", "dask_hpc_policies.registry", "dask_hpc.scheduler.install"]
     code = f"import sys, dask_hpc; dask_hpc.install; print(*[n for n in {names} if n in sys.modules])"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from distributed import Client, LocalCluster
 from helpers import Gate, live, until
 from losses import kill
+from outside import until as from_outside
 
 import dask_hpc
 from dask_hpc.checkpoint.draft import Draft
@@ -142,3 +144,41 @@ def test_a_client_that_is_not_asynchronous_gives_one_up_and_one_that_was_refused
         refused = rt.checkpoint(never, "never", levels=["L3"], wait=False)
         assert refused.cancel() is True
         assert "checkpoint.store is not set" in refused.status()["reason"]
+
+
+@pytest.mark.errors("Exception in callback")
+def test_who_is_interrupted_before_the_loop_has_begun_what_was_called_has_given_it_up(tmp_path, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    with (
+        LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=":0") as cluster,
+        Client(cluster) as client,
+    ):
+        rt = dask_hpc.install(client, checkpoint_store=str(tmp_path))
+        never = client.submit(int, resources={"none": 1})
+        job = rt.job("late", nodes=1)
+        before = signal.signal(signal.SIGALRM, interrupt)
+        try:
+            for call in (lambda: rt.checkpoint(never, "never"), job.__enter__):
+                busy, go_on = threading.Event(), threading.Event()
+                client.loop.add_callback(lambda busy=busy, go_on=go_on: (busy.set(), go_on.wait(30)))
+                assert busy.wait(30)
+                signal.setitimer(signal.ITIMER_REAL, 0.3)
+                with pytest.raises(KeyboardInterrupt):
+                    call()
+                go_on.set()
+        finally:
+            signal.signal(signal.SIGALRM, before)
+
+        def latest():
+            return [row["state"] for row in rt.status()["checkpoints"]["latest"]]
+
+        from_outside(lambda: latest() == ["failed"], "given up")
+        from_outside(lambda: {row["state"] for row in rt.jobs()} <= {"cancelled"}, "the job is withdrawn")
+        # before the loop was told of anything
+        monkeypatch.setattr(client, "sync", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            rt.checkpoint(never, "other")
+        monkeypatch.undo()
+        assert latest() == ["failed"]
