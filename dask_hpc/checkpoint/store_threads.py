@@ -93,12 +93,17 @@ class _Threads:
 _threads = _Threads()
 
 
+def begin(function: Callable[P, T], *args: P.args, **more: P.kwargs) -> Future[T]:
+    """Have a thread of these run a function, for who need not wait for what it gives."""
+    return _threads.begin(lambda: function(*args, **more))
+
+
 async def in_store(function: Callable[P, T], *args: P.args, **more: P.kwargs) -> T:
     """What a function gives that a thread of these runs; raises what it raises.
 
     What has begun goes on when whoever waits is cancelled.
     """
-    return await asyncio.wrap_future(_threads.begin(lambda: function(*args, **more)))
+    return await asyncio.wrap_future(begin(function, *args, **more))
 
 
 async def soon(function: Callable[P, T], *args: P.args, **more: P.kwargs) -> T:

@@ -6,7 +6,6 @@ What cannot be written or read is said to the scheduler, which knows what else t
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -25,6 +24,7 @@ from dask_hpc.checkpoint.plan import Array, Written
 from dask_hpc.checkpoint.record import Record
 from dask_hpc.checkpoint.segments import read_segment
 from dask_hpc.checkpoint.services import unwrapped
+from dask_hpc.checkpoint.store_threads import in_store
 from dask_hpc.checkpoint.values import form, from_bytes
 from dask_hpc.errors import CheckpointError
 from dask_hpc.worker.fetching import fetch, remake
@@ -207,7 +207,8 @@ async def write(
     answers: dict[int, tuple[Written, str] | Refused | str | None] = Answers.fromkeys(keys)
     values = read_values(dask_worker, keys, answers)
     numbers = list(values)
-    done = await asyncio.to_thread(write_blocks, folder, array, numbers, [values[n] for n in numbers])
+    # a mount that hangs keeps none of the threads that all else on the worker needs
+    done = await in_store(write_blocks, folder, array, numbers, [values[n] for n in numbers])
     for number, written in zip(numbers, done, strict=True):
         if isinstance(written, NotTaken):
             answers[number] = Refused(str(written))
