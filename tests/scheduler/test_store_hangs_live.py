@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,18 +13,23 @@ from unittest.mock import Mock
 import dask.array as da
 import numpy as np
 import pytest
+from distributed import Worker
 from helpers import Gate, live, until
+from losses import kill
 
 import dask_hpc
 from dask_hpc.checkpoint import passing
 from dask_hpc.checkpoint.describe import describe
 from dask_hpc.checkpoint.draft import Draft
 from dask_hpc.checkpoint.locks import Lock
+from dask_hpc.checkpoint.plan import Array, Written
 from dask_hpc.checkpoint.store import Store
 from dask_hpc.config import settings
 from dask_hpc.scheduler.checkpoint import departing, reading
 from dask_hpc.scheduler.checkpoint.departing import Departing
 from dask_hpc.worker import saved
+from dask_hpc.worker.fetching import Patience
+from dask_hpc.worker.saved import Copy
 
 
 class Seen:
@@ -98,6 +104,50 @@ async def test_workers_whose_writes_hang_still_have_threads_for_all_else(c, s, a
     assert await asyncio.wait_for(asyncio.to_thread(lambda: 1), 10) == 1
     gate.open()
     assert await asyncio.gather(*writes) == [{0: ""}] * 50
+
+
+@live(workers=1, threads=2)
+async def test_what_is_read_back_from_a_store_that_hangs_keeps_no_other_task(c, s, a, tmp_path, monkeypatch):
+    monkeypatch.setattr(saved, "patience", lambda: Patience(0.2, 0.2))
+    rt = await dask_hpc.install(c, checkpoint_store=str(tmp_path))
+    data = await c.scatter([np.full(10, n) for n in range(4)])
+    await rt.checkpoint(data, "data")
+    gate, read = Gate(), saved.read_block
+    monkeypatch.setattr(saved, "read_block", lambda *args, **more: gate.wait(read(*args, **more)))
+    async with Worker(s.address, nthreads=2) as b:
+        await kill(s, [a])
+        await until(lambda: gate.arrived, "it is read")
+        assert await asyncio.wait_for(c.submit(lambda: 1, workers=[b.address]), 20) == 1
+        gate.open()
+        for n, value in enumerate(await asyncio.wait_for(c.gather(data), 20)):
+            np.testing.assert_array_equal(value, np.full(10, n))
+        s.validate_state()
+
+
+def a_copy(folder: str, monkeypatch: pytest.MonkeyPatch, reads: Callable[[], Any]) -> Copy:
+    """A copy in a store that is read so."""
+    array = Array("data", "opaque", None, (1,), ((1,),))
+    found = Copy(folder, array, 0, Written(0, 1, 0))
+    known.append((folder, reads))
+    monkeypatch.setattr(Copy, "read", lambda self: dict(known)[self.folder]())
+    return found
+
+
+known: list[tuple[str, Callable[[], Any]]] = []
+
+
+@live(workers=1)
+async def test_where_a_store_hangs_the_next_copy_is_read(c, s, a, monkeypatch):
+    monkeypatch.setattr(saved, "patience", lambda: Patience(0.2, 0.2))
+    gate = Gate()
+    hangs = a_copy("/hangs", monkeypatch, lambda: gate.wait("late"))
+    there = a_copy("/there", monkeypatch, lambda: "there")
+    damaged = a_copy("/damaged", monkeypatch, lambda: 1 / 0)
+    read = [c.submit(saved.load, [hangs, damaged, there]), c.submit(saved.load, [hangs, damaged])]
+    assert await asyncio.wait_for(read[0], 20) == "there"
+    await until(lambda: gate.arrived == 2, "both are asked")
+    gate.open()
+    assert await asyncio.wait_for(read[1], 20) == "late"
 
 
 def spilling(folder: Path) -> Departing:
