@@ -19,6 +19,7 @@ from dask_hpc.checkpoint.inside import (
     rename,
     sync_folder,
     sync_folders,
+    write_all,
     write_inside,
 )
 from dask_hpc.checkpoint.locks import Lock
@@ -196,7 +197,8 @@ class Draft:
             descriptor = open_inside(self.path, metadata.shard_path(array), os.O_WRONLY)
             try:
                 step = slot(array)
-                os.pwrite(descriptor, layout.index(step, lengths), array.count * step)
+                os.lseek(descriptor, array.count * step, os.SEEK_SET)
+                write_all(descriptor, layout.index(step, lengths))
                 os.ftruncate(descriptor, layout.shard_bytes(array.count, step))
                 os.fsync(descriptor)
             finally:

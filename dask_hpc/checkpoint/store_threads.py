@@ -93,12 +93,27 @@ class _Threads:
 _threads = _Threads()
 
 
+def begin(function: Callable[P, T], *args: P.args, **more: P.kwargs) -> _Answer[T]:
+    """Have a thread of these run a function, for who need not wait for what it gives."""
+    return _threads.begin(lambda: function(*args, **more))
+
+
+def wait_for(answer: _Answer[Any], patience_s: float) -> bool:
+    """Wait for what a thread that `begin` has asked finds, as long as it gets on; gives whether it has."""
+    look_s = min(_LOOK_S, patience_s / 4)
+    watch = _Watch(answer, _LATE * look_s)
+    while not wait([answer], look_s).done:
+        if watch.still_s() >= patience_s:
+            return False
+    return True
+
+
 async def in_store(function: Callable[P, T], *args: P.args, **more: P.kwargs) -> T:
     """What a function gives that a thread of these runs; raises what it raises.
 
     What has begun goes on when whoever waits is cancelled.
     """
-    return await asyncio.wrap_future(_threads.begin(lambda: function(*args, **more)))
+    return await asyncio.wrap_future(begin(function, *args, **more))
 
 
 async def soon(function: Callable[P, T], *args: P.args, **more: P.kwargs) -> T:

@@ -6,16 +6,16 @@ What cannot be written or read is said to the scheduler, which knows what else t
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from dask.utils import typename
-from distributed import Reschedule, get_worker
+from distributed import Reschedule, get_worker, secede
 from distributed.utils import sync
 
 from dask_hpc.checkpoint.blobs import Group, Home, Range
@@ -25,9 +25,10 @@ from dask_hpc.checkpoint.plan import Array, Written
 from dask_hpc.checkpoint.record import Record
 from dask_hpc.checkpoint.segments import read_segment
 from dask_hpc.checkpoint.services import unwrapped
+from dask_hpc.checkpoint.store_threads import PATIENCE_S, begin, in_store, wait_for
 from dask_hpc.checkpoint.values import form, from_bytes
 from dask_hpc.errors import CheckpointError
-from dask_hpc.worker.fetching import fetch, remake
+from dask_hpc.worker.fetching import fetch, patience, remake
 from dask_hpc.worker.small import SmallCopy
 from dask_hpc.worker.values import Answers, Refused, read_values
 
@@ -207,7 +208,8 @@ async def write(
     answers: dict[int, tuple[Written, str] | Refused | str | None] = Answers.fromkeys(keys)
     values = read_values(dask_worker, keys, answers)
     numbers = list(values)
-    done = await asyncio.to_thread(write_blocks, folder, array, numbers, [values[n] for n in numbers])
+    # a mount that hangs keeps none of the threads that all else on the worker needs
+    done = await in_store(write_blocks, folder, array, numbers, [values[n] for n in numbers])
     for number, written in zip(numbers, done, strict=True):
         if isinstance(written, NotTaken):
             answers[number] = Refused(str(written))
@@ -217,18 +219,63 @@ async def write(
     return answers
 
 
+#: What stores have not answered.
+_hanging: set[Future[Any]] = set()
+#: Who asks a store while one hangs has tasks beside it go on so soon, in seconds.
+_SOON_S = 0.2
+
+
+def _answers(answer: Any, go_on: bool, last: bool) -> bool:
+    """Whether a store answers the task that asks it within ``hpc.checkpoint.silence``.
+
+    Parameters
+    ----------
+    go_on
+        Whether other tasks are to have its thread when it does not answer soon.
+    last
+        There is nobody else to ask, so longer is not waited here.
+    """
+    silence_s = patience().silence_s
+    soon_s = min(silence_s, _SOON_S if _hanging else PATIENCE_S)
+    if wait_for(answer, soon_s):
+        return True
+    _hanging.add(answer)
+    answer.add_done_callback(_hanging.discard)
+    if go_on:
+        secede()
+    return not last and wait_for(answer, max(_SOON_S, silence_s - soon_s))
+
+
 def load(copies: Sequence[AnyCopy]) -> Any:
     """The task that brings a result back, from the first copy that is what was written.
 
     It never fails: when there is no such copy it says so to the scheduler, which knows what else to do, and
-    gives itself back.
+    gives itself back. While a store hangs it keeps no other task from its worker, and the next copy is read;
+    for the last one is waited.
     """
-    problems = []
+    problems: list[str] = []
+    late: dict[Future[Any], AnyCopy] = {}
+
+    def note(copy: AnyCopy, error: Exception) -> None:
+        problems.append(f"{copy.name}: {type(error).__name__}: {error}")
+        logger.warning("A copy of a result is of no use: %s", problems[-1])
+
     for copy in copies:
         try:
-            return copy.read()
+            if not isinstance(copy, Copy):
+                return copy.read()
+            answer = begin(copy.read)
+            if _answers(answer, go_on=not late, last=copy is copies[-1]):
+                return answer.result()
+            late[answer] = copy
         except Exception as error:
-            problems.append(f"{copy.name}: {type(error).__name__}: {error}")
-            logger.warning("A copy of a result is of no use: %s", problems[-1])
+            note(copy, error)
+    while late:
+        for heard in wait(late, return_when=FIRST_COMPLETED).done:
+            copy = late.pop(heard)
+            try:
+                return heard.result()
+            except Exception as error:
+                note(copy, error)
     get_worker().log_event(TOPIC, {"block": copies[0].name, "error": "; ".join(problems)})
     raise Reschedule

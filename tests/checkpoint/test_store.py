@@ -390,7 +390,7 @@ def test_a_full_disk_while_writing_is_told_and_leaves_no_version(
         write_block(draft.path, plan.arrays[0], 0, values[0])
     monkeypatch.undo()
     known = written(draft, [values])
-    monkeypatch.setattr(os, "pwrite", full)
+    monkeypatch.setattr(os, "write", full)
     with pytest.raises(CheckpointError, match="No space left on device; free some space"):
         draft.finish(known)
     monkeypatch.undo()

@@ -140,7 +140,7 @@ def test_a_mount_that_hangs_is_not_asked_once_more_before_it_answers() -> None:
         await part._touched
         assert asked == [True, True]
         part._own = {}
-        part._rest()
+        await part._rest()
 
     asyncio.run(run())
 

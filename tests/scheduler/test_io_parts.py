@@ -6,6 +6,8 @@ import asyncio
 import os
 import subprocess
 import sys
+import threading
+import time
 from collections import Counter
 from pathlib import Path
 from threading import Thread
@@ -44,6 +46,18 @@ def test_bytes_are_of_the_latest_file_that_was_opened_for_them(monkeypatch):
 def test_files_in_the_memory_of_the_host_are_of_its_mount_and_devices_of_none():
     assert mounts.mount_of_file("/dev/shm/scratch/a") == mount_of(Path("/dev/shm/scratch"))
     assert [mounts.mount_of_file(f"/dev/{one}") for one in ("null", "pts/0")] == [None, None]
+
+
+def test_a_task_that_is_done_does_not_hang_with_a_mount_that_begins_to(monkeypatch):
+    answers, found = threading.Event(), mounts.mount_of
+    monkeypatch.setattr(mounts, "mount_of", lambda folder: (answers.wait(30), found(folder))[1])
+    monkeypatch.setattr(mounts, "_SOON_S", 0.05)
+    began_s = time.monotonic()
+    assert mounts.mount_of_file("/dev/shm/hangs/a") == mounts.UNKNOWN
+    assert time.monotonic() - began_s < 20
+    answers.set()
+    monkeypatch.undo()
+    assert mounts.mount_of_file("/dev/shm/hangs/a") == mount_of(Path("/dev/shm/hangs"))
 
 
 def test_where_a_process_writes_what_it_says_is_not_where_its_data_is(monkeypatch, tmp_path):

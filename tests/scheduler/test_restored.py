@@ -133,21 +133,21 @@ async def test_who_knows_nothing_of_the_cluster_leaves_what_its_tasks_read(c, s,
     await asyncio.to_thread(run, 1)
     back = await dask_hpc.restore("heat", c, store=tmp_path)
     await wait(back)
-    of(s).commits._reading.look()
+    await of(s).commits._reading.look()
     await asyncio.to_thread(run, 3)
     assert versions(tmp_path, "heat") == [1, 3, 4]
     assert Store(tmp_path).collect(dry_run=True) == Store(tmp_path).collect() == []
     assert (await c.compute(back)).heat.sum() == 100
     del back
     await until(lambda: not s.tasks, "nobody reads it")
-    of(s).commits._reading.look()
+    await of(s).commits._reading.look()
     assert Store(tmp_path).collect() == [str(tmp_path / "heat" / "000001")]
     # nor do other writers of a name remove what protects results here
     made = c.submit(np.ones, 3)
     await rt.checkpoint(made, "made", store=tmp_path)
     for _ in range(3):
         save(da.arange(20, chunks=6), tmp_path, "made")
-    of(s).commits._reading.look()
+    await of(s).commits._reading.look()
     assert Store(tmp_path).collect() == [str(tmp_path / "made" / "000002")]
 
 
@@ -179,7 +179,7 @@ async def test_a_version_is_locked_while_it_may_be_read(c, s, a, tmp_path, monke
     assert Lock.attempt(path) is None
     for one in read._read.values():
         one.until_s = 0.0
-    read.look()
+    await read.look()
     assert Lock.attempt(path).release() is None
     # its tasks come later than they are waited for: opening takes long
     monkeypatch.setattr(reading, "_COMES_S", 0.0)
@@ -197,7 +197,7 @@ async def test_a_version_is_locked_while_it_may_be_read(c, s, a, tmp_path, monke
     assert Lock.attempt(path) is None
     del back
     await until(lambda: not s.tasks, "nobody reads it")
-    read.look()
+    await read.look()
     # who restores hears that somebody has it
     monkeypatch.setattr(reading, "_HELD_S", 0.0)
     with Lock.attempt(path), pytest.warns(UserWarning, match="version 1 of 'field' may be removed while"):

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from dask_hpc.checkpoint import passing
 from dask_hpc.checkpoint.plan import Array
-from dask_hpc.checkpoint.store_threads import in_store
+from dask_hpc.checkpoint.store_threads import Asked, SilentStoreError, in_store
 from dask_hpc.clock import stopwatch_s
 from dask_hpc.scheduler.checkpoint.protected import Protected
 from dask_hpc.scheduler.internals import reads, remote
@@ -219,8 +219,13 @@ class Departing:
     async def closing(self) -> None:
         """The scheduler is closing: what is on disk cannot come back."""
         for folder in {*self._own.values(), *self._stale}:
-            await in_store(shutil.rmtree, folder, True)
-        self._rest()
+            ask = Asked(folder, self._state.settings.checkpoint_silence_s)
+            try:
+                await ask.soon(shutil.rmtree, folder, True)
+            except SilentStoreError as error:
+                logger.warning("What workers wrote there that had to go stays: %s", error)
+                return
+        await self._rest()
 
     def _touch_later(self) -> None:
         if self._touching is None:
@@ -235,9 +240,9 @@ class Departing:
                 self._touched = asyncio.ensure_future(in_store(self._used.touch))
             self._touch_later()
 
-    def _rest(self) -> None:
+    async def _rest(self) -> None:
         """Let go of folders that are deleted."""
-        self._used.let_go()
+        await in_store(self._used.let_go)
         if self._touching is not None and not (self._own or self._stale):
             self._touching.cancel()
             self._touching = None
@@ -261,7 +266,7 @@ class Departing:
         own, self._own = self._own, {}
         # a worker that was late may still write there: that goes when the scheduler closes
         self._stale = await in_store(_remove_empty, {*own.values(), *self._stale})
-        self._rest()
+        await self._rest()
         if not (self._folders or self._writing or self._own or self._stale):
             self._watched.leave(self)
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from dask_hpc.checkpoint.locks import Lock
 from dask_hpc.checkpoint.opening import readers
-from dask_hpc.checkpoint.store_threads import in_store
+from dask_hpc.checkpoint.store_threads import PATIENCE_S, begin, in_store
 from dask_hpc.checkpoint.versions import is_folder_name
 from dask_hpc.clock import stopwatch_s
 from dask_hpc.errors import CheckpointValueError
@@ -84,47 +84,62 @@ class Reading:
             found = await in_store(_locked, path)
             if found is None:
                 return None
-            if self._ended:
-                found.lock.release()
-                return None
-            if path in self._read:
-                found.lock.release()
+            if self._ended or path in self._read:
+                await in_store(found.lock.release)
             else:
                 self._read[path] = found
+            if self._ended:
+                return None
         self._watched.listen(self)
         if self._looking is None:
             self._looking = asyncio.get_running_loop().call_later(_LOOK_S, self._look_again)
         return self._read[path]
 
-    def look(self) -> None:
-        """Let go of versions that nothing is read from any more."""
+    def look(self) -> asyncio.Future[None]:
+        """Let go of versions that nothing is read from any more; who waits for it knows that it is done."""
         now_s, protecting = asyncio.get_running_loop().time(), self._protecting()
+        unwanted = []
         for path, one in list(self._read.items()):
             wanted = runs.in_use(self._scheduler, one.names) or path in protecting
             if not wanted and one.until_s <= now_s:
-                self._read.pop(path).lock.release()
+                unwanted.append(self._read.pop(path).lock)
         if not self._read:
             self._watched.leave(self)
+        return _let_go(unwanted)
 
     async def closing(self) -> None:
         """The scheduler is closing: no task reads any more."""
-        self.end()
+        await asyncio.wait([self.end()], timeout=PATIENCE_S)
 
-    def end(self) -> None:
+    def end(self) -> asyncio.Future[None]:
         """Let go of all of them, and take no more."""
         self._ended = True
         if self._looking is not None:
             self._looking.cancel()
             self._looking = None
-        while self._read:
-            self._read.popitem()[1].lock.release()
+        unwanted, self._read = [one.lock for one in self._read.values()], {}
         self._watched.leave(self)
+        return _let_go(unwanted)
 
     def _look_again(self) -> None:
         self._looking = None
         self.look()
         if self._read:
             self._looking = asyncio.get_running_loop().call_later(_LOOK_S, self._look_again)
+
+
+def _let_go(locks: Sequence[Lock]) -> asyncio.Future[None]:
+    """Have locks released: the file system is asked for each, and may not answer."""
+    if not locks:
+        done = asyncio.get_running_loop().create_future()
+        done.set_result(None)
+        return done
+    return asyncio.wrap_future(begin(_release, locks))
+
+
+def _release(locks: Sequence[Lock]) -> None:
+    for lock in locks:
+        lock.release()
 
 
 def _locked(path: str) -> _Read | None:

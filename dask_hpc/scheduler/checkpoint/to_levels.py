@@ -19,7 +19,7 @@ from dask_hpc.checkpoint.plan import Plan
 from dask_hpc.checkpoint.segments import NO_ROOM
 from dask_hpc.checkpoint.services import closed
 from dask_hpc.checkpoint.store import Store
-from dask_hpc.checkpoint.store_threads import in_store, soon
+from dask_hpc.checkpoint.store_threads import begin, in_store, soon
 from dask_hpc.checkpoint.versions import numbers
 from dask_hpc.clock import stopwatch_s
 from dask_hpc.errors import CheckpointError
@@ -225,7 +225,7 @@ class ToLevels:
         self._protected.let_go_of({each for each, number in used.items() if number not in newest})
         try:
             spared = self._protected.folders()
-            self._reading.look()
+            await self._reading.look()
             old = await in_store(store.collect, KEEP, spared, name=name, dry_run=True)
             # what was restored from one is read in the background, and again when it is lost
             names = {path: await in_store(readers, path) for path in old}
@@ -289,4 +289,4 @@ async def _touch(folder: str) -> None:
 def _abandon(beginning: asyncio.Future[Draft]) -> None:
     """Leave nothing of a version that was given up before it was begun."""
     if not beginning.cancelled() and beginning.exception() is None:
-        beginning.result().abandon()
+        begin(beginning.result().abandon)

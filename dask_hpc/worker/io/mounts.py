@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Collection
-from functools import lru_cache
+from concurrent.futures import wait
 from pathlib import Path
+
+from dask_hpc.checkpoint.store_threads import begin
 
 #: Kinds of file systems that all nodes share, by what the system calls them; others are local.
 _SHARED = {
@@ -46,12 +48,6 @@ def mount_of(folder: Path, mounts: Path = _MOUNTS) -> tuple[str, str]:
     return found[0], str(found[1])
 
 
-@lru_cache(maxsize=1024)
-def mount_of_folder(folder: str) -> tuple[str, str]:
-    """`mount_of` an absolute folder, looked up once."""
-    return mount_of(Path(folder))
-
-
 def mount_of_file(path: str) -> tuple[str, str] | None:
     """`mount_of` a file; None for what is no file of data (of /proc, or a device)."""
     if not path.startswith("/"):
@@ -59,6 +55,25 @@ def mount_of_file(path: str) -> tuple[str, str] | None:
     no_file = path.startswith(_NO_FILES) and not path.startswith(_FILES)
     return None if no_file else mount_of_folder(path[: path.rindex("/")] or "/")
 
+
+def mount_of_folder(folder: str) -> tuple[str, str]:
+    """`mount_of` an absolute folder, looked up once; `UNKNOWN` when its file system does not answer soon.
+
+    The task that has used it is done by then, and would hang with a mount that began to only now.
+    """
+    if (found := _found.get(folder)) is None:
+        answer = begin(mount_of, Path(folder))
+        if not wait([answer], _SOON_S).done:
+            return UNKNOWN
+        if len(_found) >= _MOST_FOLDERS:
+            _found.clear()
+        found = _found[folder] = answer.result()
+    return found
+
+
+#: What was found of folders, so many at most; their file systems have so long to answer, in seconds.
+_found: dict[str, tuple[str, str]] = {}
+_MOST_FOLDERS, _SOON_S = 1024, 1.0
 
 _looked: tuple[float, tuple[str, str]] = (-_LOOK_AGAIN_S, UNKNOWN)
 
