@@ -27,14 +27,24 @@ class GivenPath(click.Path):
         path = os.path.expanduser(value)
         if path.startswith("~"):
             self.fail(f"{value!r}: there is no such user here; ./{value} is a file of that name.", param, ctx)
+        return self._looked_at(path, param, ctx)
+
+    def _looked_at(self, path: str, param: Any, ctx: Any) -> Any:
         return super().convert(path, param, ctx)
 
 
-#: A file that is there; one that is to be written; a folder that is to be filled; any.
+class UnseenPath(GivenPath):
+    """One that is not looked at: its mount may hang, and who takes it finds out."""
+
+    def _looked_at(self, path: str, param: Any, ctx: Any) -> Any:
+        return path
+
+
+#: A file that is there; one that is to be written; a folder that is to be filled; a store.
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 NEW_FILE = GivenPath(dir_okay=False, path_type=Path)
 FOLDER = GivenPath(file_okay=False, path_type=Path)
-PATH = GivenPath()
+PATH = UnseenPath()
 
 
 class Address(click.ParamType):

@@ -177,3 +177,20 @@ def test_who_was_told_of_an_error_and_went_on_is_not_kept_by_it() -> None:
             time.sleep(0.01)
     finally:
         gc.enable()
+
+
+def test_a_command_itself_asks_nothing_of_its_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits in the kernel for a mount cannot be interrupted, nor killed."""
+    save(da.arange(10), tmp_path / "store")
+    asking, stat = [], os.stat
+
+    def seen(path: Any, *arguments: Any, **more: Any) -> os.stat_result:
+        if str(path).startswith(str(tmp_path)):
+            asking.append(threading.current_thread())
+        return stat(path, *arguments, **more)
+
+    monkeypatch.setattr(os, "stat", seen)
+    for command in (("ls",), ("status",), ("verify", "field"), ("gc", "--keep", "1", "--dry-run")):
+        assert run("checkpoint", *command, "--store", str(tmp_path / "store")).exit_code == 0
+    assert asking
+    assert threading.main_thread() not in asking
