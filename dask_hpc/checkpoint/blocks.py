@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -79,8 +80,12 @@ def write_blocks(
     return [_why(each) if isinstance(each, Exception) else each for each in found]
 
 
-def read_block(folder: str, array: Array, number: int, written: Written, *, trusted: bool = False) -> Any:
-    """The value of a block, which must be the very one that was written. Arrays may be written to.
+def stored_value(
+    folder: str, array: Array, number: int, written: Written, *, trusted: bool = False
+) -> Callable[[], Any]:
+    """Read a block, which must be the very one that was written; gives what makes its value of it.
+
+    A value may need the thread that it is made in: of a task it finds its worker. Arrays may be written to.
 
     Parameters
     ----------
@@ -92,16 +97,16 @@ def read_block(folder: str, array: Array, number: int, written: Written, *, trus
     OSError
         When it cannot be read.
     ValueError
-        When it is not what was written, or is opaque and not trusted.
+        When it is not what was written, or (making the value) is opaque and not trusted.
     """
     check_written(array, number, written)
     path, told = block_file(array, number, written), form(array, number, written)
     content = unwrapped(told, checked_bytes(folder, path, written), written.digest)
-    return from_bytes(told, content, written.digest, trusted)
+    return partial(from_bytes, told, content, written.digest, trusted)
 
 
 def stored_payload(folder: str, array: Array, number: int, written: Written, key: bytes) -> Payload:
-    """The bytes of a block, decrypted and checked, to be written elsewhere; raises as `read_block`."""
+    """The bytes of a block, decrypted and checked, to be written elsewhere; raises as `stored_value`."""
     check_written(array, number, written)
     told = form(array, number, written)
     content = checked_bytes(folder, block_file(array, number, written), written)
@@ -118,7 +123,7 @@ def block_file(array: Array, number: int, written: Written) -> str:
 
 
 def checked_bytes(folder: str, path: str, written: Written) -> np.ndarray:
-    """The stored bytes of a block in a file; raises as `read_block`."""
+    """The stored bytes of a block in a file; raises as `stored_value`."""
     if not written.nbytes:
         return np.empty(0, np.uint8)
     descriptor = open_inside(folder, path, os.O_RDONLY | os.O_NONBLOCK)

@@ -7,7 +7,7 @@ What cannot be written or read is said to the scheduler, which knows what else t
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from distributed import Reschedule, get_worker, secede
 from distributed.utils import sync
 
 from dask_hpc.checkpoint.blobs import Group, Home, Range
-from dask_hpc.checkpoint.blocks import NotTaken, read_block, write_blocks
+from dask_hpc.checkpoint.blocks import NotTaken, stored_value, write_blocks
 from dask_hpc.checkpoint.checksums import crc32c
 from dask_hpc.checkpoint.plan import Array, Written
 from dask_hpc.checkpoint.record import Record
@@ -59,16 +59,16 @@ class Copy:
         """Name of the block, among all there are."""
         return f"{self.folder}/{self.array.path}/{self.number}"
 
-    def read(self) -> Any:
-        """The value; raises what `read_block` raises."""
+    def stored(self) -> Callable[[], Any]:
+        """Read it; gives what makes its value. Raises what `stored_value` raises."""
         if self.draft:
             # once that is gone, the folder is there
             with suppress(OSError, ValueError, CheckpointError):
-                return self._read(self.draft)
-        return self._read(self.folder)
+                return self._stored(self.draft)
+        return self._stored(self.folder)
 
-    def _read(self, folder: str) -> Any:
-        return read_block(folder, self.array, self.number, self.written, trusted=True)
+    def _stored(self, folder: str) -> Callable[[], Any]:
+        return stored_value(folder, self.array, self.number, self.written, trusted=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,9 +264,9 @@ def load(copies: Sequence[AnyCopy]) -> Any:
         try:
             if not isinstance(copy, Copy):
                 return copy.read()
-            answer = begin(copy.read)
+            answer = begin(copy.stored)
             if _answers(answer, go_on=not late, last=copy is copies[-1]):
-                return answer.result()
+                return answer.result()()
             late[answer] = copy
         except Exception as error:
             note(copy, error)
@@ -274,7 +274,7 @@ def load(copies: Sequence[AnyCopy]) -> Any:
         for heard in wait(late, return_when=FIRST_COMPLETED).done:
             copy = late.pop(heard)
             try:
-                return heard.result()
+                return heard.result()()
             except Exception as error:
                 note(copy, error)
     get_worker().log_event(TOPIC, {"block": copies[0].name, "error": "; ".join(problems)})

@@ -28,7 +28,7 @@ import xarray as xr
 from harness import Options, Row, main, quartiles
 from machine import SEED
 
-from dask_hpc.checkpoint.blocks import read_block, write_blocks
+from dask_hpc.checkpoint.blocks import stored_value, write_blocks
 from dask_hpc.checkpoint.describe import describe
 from dask_hpc.checkpoint.direct import BUFFER
 from dask_hpc.checkpoint.plan import Plan, Written
@@ -127,7 +127,7 @@ class Field:
         found, path = self.version.manifest(), self.version.path
 
         def read(number: int) -> int:
-            return len(read_block(path, self.plan.arrays[0], number, found.written(number)))
+            return len(stored_value(path, self.plan.arrays[0], number, found.written(number))())
 
         assert sum(self.pool.map(read, range(self.plan.count))) * 8 == self.bytes
 

@@ -19,7 +19,7 @@ from outside import PATHS
 from saved import save
 
 from dask_hpc.checkpoint import direct
-from dask_hpc.checkpoint.blocks import check_written, read_block, write_block, write_blocks
+from dask_hpc.checkpoint.blocks import check_written, stored_value, write_block, write_blocks
 from dask_hpc.checkpoint.describe import describe
 from dask_hpc.checkpoint.draft import Draft
 from dask_hpc.checkpoint.plan import Array, Written
@@ -58,7 +58,7 @@ def test_a_value_that_does_not_fit_is_refused(draft: Draft, value: Any, said: st
     for number in (0, 2):
         known = answers[number]
         assert isinstance(known, Written)
-        assert (read_block(draft.path, array, number, known) == 1).all()
+        assert (stored_value(draft.path, array, number, known)() == 1).all()
 
 
 def test_there_is_no_block_beyond_the_last(draft: Draft) -> None:
@@ -89,7 +89,7 @@ def test_what_is_not_of_its_plan_is_refused() -> None:
 def test_either_order_of_bytes_is_taken(draft: Draft) -> None:
     value = np.arange(6, dtype=">f8").reshape(2, 3)
     known = write_block(draft.path, draft.plan.arrays[0], 1, value)
-    found = read_block(draft.path, draft.plan.arrays[0], 1, known)
+    found = stored_value(draft.path, draft.plan.arrays[0], 1, known)()
     assert found.dtype == "<f8"
     np.testing.assert_array_equal(found, value)
 
@@ -98,12 +98,12 @@ def test_a_block_may_be_written_again(draft: Draft) -> None:
     array = draft.plan.arrays[0]
     write_block(draft.path, array, 3, np.ones((2, 3)))
     known = write_block(draft.path, array, 3, np.full((2, 3), 2.0))
-    assert (read_block(draft.path, array, 3, known) == 2).all()
+    assert (stored_value(draft.path, array, 3, known)() == 2).all()
     opaque, _ = describe(da.from_array(np.array([{}, "long" * 9000], object), chunks=1), "other")
     other = Store(Path(draft.path).parents[1]).begin(opaque)
     write_block(other.path, opaque.arrays[0], 0, np.array(["long" * 9000, 3], object)[:1])
     known = write_block(other.path, opaque.arrays[0], 0, np.array([{}], object))
-    assert read_block(other.path, opaque.arrays[0], 0, known, trusted=True).tolist() == [{}]
+    assert stored_value(other.path, opaque.arrays[0], 0, known, trusted=True)().tolist() == [{}]
 
 
 def sizes() -> list[int]:
@@ -130,7 +130,7 @@ def test_blocks_of_any_size_come_back_from_memory_aligned_or_not(tmp_path: Path,
     answers = dict(zip((2, 0, 1), write_blocks(draft.path, plan.arrays[0], (2, 0, 1), values), strict=True))
     version = draft.finish({number: each for number, each in answers.items() if isinstance(each, Written)})
     for number, value in zip((2, 0, 1), values, strict=True):
-        found = read_block(version.path, plan.arrays[0], number, version.manifest().written(number))
+        found = stored_value(version.path, plan.arrays[0], number, version.manifest().written(number))()
         assert (found == value).all()
 
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from saved import save, save_values, written
 
 from dask_hpc.checkpoint import services
-from dask_hpc.checkpoint.blocks import read_block, write_blocks
+from dask_hpc.checkpoint.blocks import stored_value, write_blocks
 from dask_hpc.checkpoint.describe import describe
 from dask_hpc.checkpoint.export import export
 from dask_hpc.checkpoint.inside import copy_inside
@@ -74,7 +74,7 @@ def test_python_values_come_back_and_a_later_version_links_them_whatever_its_ser
         version = draft.finish(blocks)
         found = dask.compute(open_checkpoint(version.path, allow_pickle=True), scheduler="sync")[0]
         np.testing.assert_equal(found, [*values, "new"])
-        read = read_block(version.path, plan.arrays[0], 1, blocks[1], trusted=True)
+        read = stored_value(version.path, plan.arrays[0], 1, blocks[1], trusted=True)()
         assert read == values[1]
         assert verify(version) == []
 

@@ -18,7 +18,7 @@ from saved import computed, save, written
 from unchanged import unchanged
 
 from dask_hpc.checkpoint import passing
-from dask_hpc.checkpoint.blocks import read_block, write_block, write_blocks
+from dask_hpc.checkpoint.blocks import stored_value, write_block, write_blocks
 from dask_hpc.checkpoint.describe import describe
 from dask_hpc.checkpoint.draft import Draft
 from dask_hpc.checkpoint.inside import sync_folder
@@ -328,16 +328,16 @@ def test_python_values_of_somebody_else_are_not_loaded(
     version = save(da.from_array(np.array([{}, 1], object), chunks=2), tmp_path)
     found = version.manifest()
     array, known = found.plan.arrays[0], found.written(0)
-    assert read_block(version.path, array, 0, known, trusted=True).tolist() == [{}, 1]
+    assert stored_value(version.path, array, 0, known, trusted=True)().tolist() == [{}, 1]
     with unchanged(tmp_path), pytest.raises(ValueError, match="allow_pickle=True"):
-        read_block(version.path, array, 0, known)
+        stored_value(version.path, array, 0, known)()
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     with pytest.raises(ValueError, match="can be changed by others than you"):
-        read_block(version.path, array, 0, known, trusted=True)
+        stored_value(version.path, array, 0, known, trusted=True)()
     monkeypatch.undo()
     os.chmod(Path(version.path, "data", "0", "0"), 0o666)
     with pytest.raises(ValueError, match="can be changed by others than you"):
-        read_block(version.path, array, 0, known, trusted=True)
+        stored_value(version.path, array, 0, known, trusted=True)()
 
 
 def test_a_store_that_cannot_be_written_to_says_why_and_what_to_do(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def _file(folder: Path) -> Path:
 
 def test_a_copy_gives_back_what_was_written_and_nobody_else_can_enter_its_folder(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "mine" / "1"
-    back = _written(folder, {"field": np.arange(1000.0), "name": "x"}).read()
+    back = _written(folder, {"field": np.arange(1000.0), "name": "x"}).stored()()
     for private in (folder, folder.parent):
         assert stat.S_IMODE(os.lstat(private).st_mode) == 0o700
     assert back["name"] == "x"
@@ -81,7 +81,7 @@ def test_what_is_not_what_was_written_is_not_deserialised(tmp_path: Path, damage
         path.rename(path.with_name("b"))
         path.symlink_to(path.with_name("b"))
     with pytest.raises((ValueError, OSError), match=r"not what was written|symbolic"):
-        copy.read()
+        copy.stored()()
 
 
 def test_a_folder_is_never_written_to_twice(tmp_path: Path) -> None:

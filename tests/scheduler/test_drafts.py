@@ -101,12 +101,12 @@ async def test_of_a_version_that_does_not_become_whole_nothing_is_read(c, s, a, 
     if place == "memory":
         return
     with pytest.raises(FileNotFoundError):
-        copy.read()
+        copy.stored()()
     # of one that has become whole meanwhile it is
     await (await dask_hpc.install(c)).checkpoint([data, made], "values", store=tmp_path)
     (there,) = protected(s)._of[data.key].copies
     late = Copy(there.folder, there.array, 0, there.written, draft=copy.draft)
-    np.testing.assert_array_equal(late.read(), np.arange(5.0))
+    np.testing.assert_array_equal(late.stored()(), np.arange(5.0))
     # one that fails before it has a name takes nothing from those that are whole
     protected(s).give_up("")
     assert protected(s)._of[data.key].copies == (there,)

@@ -353,8 +353,8 @@ async def test_workers_that_are_lost_while_it_is_read_do_not_count(c, s, a, b, t
     rt = await dask_hpc.install(c)
     data = await c.scatter(np.arange(1000), workers=[a.address])
     await rt.checkpoint(data, "data", store=tmp_path)
-    gate, read = Gate(), saved.read_block
-    monkeypatch.setattr(saved, "read_block", lambda *args, **kwargs: gate.wait(read(*args, **kwargs)))
+    gate, read = Gate(), saved.stored_value
+    monkeypatch.setattr(saved, "stored_value", lambda *args, **kwargs: gate.wait(read(*args, **kwargs)))
     there = {worker.address: worker for worker in (a, b)}
     await kill(s, [a])
     async with AsyncExitStack() as more:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,7 +14,7 @@ from unittest.mock import Mock
 import dask.array as da
 import numpy as np
 import pytest
-from distributed import Worker
+from distributed import Worker, get_worker
 from helpers import Gate, live, until
 from losses import kill
 
@@ -112,8 +113,8 @@ async def test_what_is_read_back_from_a_store_that_hangs_keeps_no_other_task(c, 
     rt = await dask_hpc.install(c, checkpoint_store=str(tmp_path))
     data = await c.scatter([np.full(10, n) for n in range(4)])
     await rt.checkpoint(data, "data")
-    gate, read = Gate(), saved.read_block
-    monkeypatch.setattr(saved, "read_block", lambda *args, **more: gate.wait(read(*args, **more)))
+    gate, read = Gate(), saved.stored_value
+    monkeypatch.setattr(saved, "stored_value", lambda *args, **more: gate.wait(read(*args, **more)))
     async with Worker(s.address, nthreads=2) as b:
         await kill(s, [a])
         await until(lambda: gate.arrived, "it is read")
@@ -124,12 +125,33 @@ async def test_what_is_read_back_from_a_store_that_hangs_keeps_no_other_task(c, 
         s.validate_state()
 
 
+class OfWorker:
+    """What becomes the address of the worker whose task loads it."""
+
+    def __reduce__(self) -> Any:
+        return _address, ()
+
+
+def _address() -> str:
+    return str(get_worker().address)
+
+
+@live(workers=1)
+async def test_a_value_that_is_read_back_is_made_by_a_task_of_its_worker(c, s, a, tmp_path):
+    rt = await dask_hpc.install(c, checkpoint_store=str(tmp_path))
+    value = c.submit(OfWorker)
+    await rt.checkpoint(value, "value")
+    async with Worker(s.address, nthreads=1) as b:
+        await kill(s, [a])
+        assert await asyncio.wait_for(value, 20) == b.address
+
+
 def a_copy(folder: str, monkeypatch: pytest.MonkeyPatch, reads: Callable[[], Any]) -> Copy:
     """A copy in a store that is read so."""
     array = Array("data", "opaque", None, (1,), ((1,),))
     found = Copy(folder, array, 0, Written(0, 1, 0))
     known.append((folder, reads))
-    monkeypatch.setattr(Copy, "read", lambda self: dict(known)[self.folder]())
+    monkeypatch.setattr(Copy, "stored", lambda self: partial(str, dict(known)[self.folder]()))
     return found
 
 
