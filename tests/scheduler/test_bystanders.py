@@ -13,7 +13,19 @@ from typing import Any
 import dask
 import pytest
 from distributed import Client, Scheduler, Variable, Worker, fire_and_forget, wait
-from helpers import Gate, addresses_of, asleep, engine, live, started, state_of, through, until, within
+from helpers import (
+    Gate,
+    addresses_of,
+    asleep,
+    engine,
+    live,
+    record,
+    started,
+    state_of,
+    through,
+    until,
+    within,
+)
 from tasks import inc, slow_inc
 
 import dask_hpc
@@ -210,3 +222,43 @@ async def test_lost_results_go_on_elsewhere_when_the_job_that_computes_them_lose
 @live(4, config={"distributed.scheduler.worker-saturation": float("inf")})
 async def test_they_do_so_without_queuing(c, s, *workers):
     await go_on_elsewhere(c, s, workers)
+
+
+@pytest.mark.parametrize("who", ["plain work", "a job"])
+@pytest.mark.parametrize("policy", ["fair", "pwma-fpsma"])
+@live(workers=2, threads=2, lend="5 s")
+async def test_who_asks_has_the_idle_thread_of_a_node_that_long_tasks_have_to_leave(c, s, a, b, policy, who):
+    rt = await dask_hpc.install(c, policy)
+    gate = Gate()
+    async with rt.job("long"), Client(s.address, asynchronous=True) as other:
+        long = c.map(gate.wait, range(3), pure=False)
+        await until(lambda: gate.arrived == 3, "one thread is idle")
+        asks = await dask_hpc.install(other)
+        with dask.annotate(hpc_job=None):
+            for number in range(3):
+                # as with stock: no node becomes free meanwhile
+                async with asks.job("question") if who == "a job" else nullcontext():
+                    assert await within(other.submit(inc, number, pure=False), 10) == number + 1
+        gate.open()
+        assert await c.gather(long) == [0, 1, 2]
+
+
+@live(workers=2, threads=2, lend="5 s")
+async def test_a_node_changes_hands_although_who_gets_it_has_a_task_there_already(c, s, a, b):
+    rt = await dask_hpc.install(c, "pwma-fpsma")
+    gate, later = Gate(), Gate()
+    async with rt.job("long") as job, Client(s.address, asynchronous=True) as other:
+        long = c.map(gate.wait, range(3), pure=False)
+        await until(lambda: gate.arrived == 3, "one thread is idle")
+        asks = await dask_hpc.install(other)
+        with dask.annotate(hpc_job=None):
+            async with asks.job("asks") as asking:
+                answer = other.submit(later.wait, 4)
+                await until(lambda: later.arrived, "it runs while the node is drained")
+                assert record(s, job).reconfig_id
+                gate.open()
+                await started(s, asking, 1)
+                assert answer.status == "pending"
+                later.open()
+                assert await answer == 4
+        assert await c.gather(long) == [0, 1, 2]

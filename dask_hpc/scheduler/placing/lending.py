@@ -10,6 +10,9 @@ once. From eight on one more is lent a slot every hundredth of the limit, and th
 tenth. So a kind that turns out to be long has what was lent to it until those tasks end, but is lent no more.
 The job itself always comes first: what it holds is served before.
 
+Threads of a node that is drained for another job are lent, too: what runs there may take long to end. Not to
+jobs that have to leave it.
+
 Not lent are nodes of a producer (it has them between two steps, too), pinned ones (while there are others to
 share), those that take part in a round, and those of a job with ``exclusive=True``, which borrows nothing.
 """
@@ -106,10 +109,9 @@ class Lending:
         for address, idle in offered.items():
             if not borrowers:
                 break
-            if not self.lends(address):
-                continue
+            there = borrowers if self.lends(address) else self._changing(address, borrowers)
             worker = workers[address]
-            while idle > 0 and (ts := self._next(borrowers, count)) is not None:
+            while idle > 0 and (ts := self._next(there, count)) is not None:
                 batch.append((ts, worker, owner[ts.key]))
                 idle -= 1
         return batch
@@ -245,6 +247,16 @@ class Lending:
             if job is None or job.request.exclusive or job.first() is not None:
                 return False
         return self._parts.lends(node)
+
+    def _changing(self, address: str, borrowers: list[JobRecord]) -> list[JobRecord]:
+        """Those of the borrowers that need not leave the node of the worker, where that changes hands."""
+        node = self.state.nodes.at.get(address)
+        if node is None or not node.reserved or node.leaves is None or not self._parts.lends(node):
+            return []
+        holder = self.state.jobs.active.get(node.job) if node.job is not None else None
+        if holder is not None and holder.request.exclusive:
+            return []
+        return [job for job in borrowers if not node.leaves(job)]
 
     def _next(self, borrowers: list[JobRecord], count: Counter[JobRecord]) -> Any | None:
         """The next task that is lent a slot: of the larger priority, then of who has fewer on workers."""

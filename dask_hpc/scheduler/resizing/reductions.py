@@ -135,6 +135,17 @@ class Reductions:
         reduction = self.begin(round, None, action, leaving)
         reduction.silent, reduction.others = silent, others
 
+    def promise(self, round: Round) -> None:
+        """Have threads that are idle on nodes that are drained for jobs be of use to whom need not leave."""
+        state = self._state
+        takers = {action.job for action, _ in round.grows}
+        if any(job.id in takers for job in state.plain):
+            takers.update(job.id for job in state.plain)
+        for reduction in round.reductions if takers else ():
+            reduction.takers = takers
+            for node in reduction.leaving:
+                node.leaves = reduction.concerns
+
     def _commit(self, round: Round, reduction: Reduction) -> None:
         reduction.step("drained", "moved", "commit")
         state = self._state

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from dask_hpc.scheduler.internals.allotment import AllotmentSet
@@ -38,6 +38,8 @@ class Reduction:
         self.together = False
         #: Jobs that use the nodes together with their holder have to leave, too.
         self.others: AllotmentSet | None = None
+        #: Ids of jobs that get the nodes: they need not leave.
+        self.takers: Collection[str] = ()
         #: Since when its nodes are drained.
         self.began_s = began_s
         #: Whether nobody has to make room (a node that nobody uses needs no mention).
@@ -59,6 +61,8 @@ class Reduction:
 
     def concerns(self, job: JobRecord) -> bool:
         """Whether tasks of that job have to leave."""
+        if job.id in self.takers:
+            return False
         own = job.is_default if self.job is None else job is self.job
         # plain work has the use of the nodes of jobs that rest
         return own or job.reach is self.others or (self.others is not None and job.is_default)

@@ -125,6 +125,7 @@ class Rounds:
             need = sum(self.growths.need(action) for action, _ in round.grows)
             self.reductions.hand_over(round, need)
             self.reductions.from_plain(round, need)
+            self.reductions.promise(round)
             self._rounds.append(round)
             self.poll()
         self.thefts.look()

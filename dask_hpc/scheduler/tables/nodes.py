@@ -8,7 +8,7 @@ round under way and serves nobody.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -72,6 +72,8 @@ class Node:
         self.job: str | None = None
         #: Reconfiguration it takes part in (leaving a job, or promised to one); 0: none.
         self.reserved = 0
+        #: While it is reserved as it changes hands, whether a job has to leave it. None: everybody has.
+        self.leaves: Callable[[Any], bool] | None = None
         #: What it is for; only compute nodes serve jobs and plain work.
         self.role = COMPUTE
         #: Whether plain work gets nothing new here while nobody holds it.

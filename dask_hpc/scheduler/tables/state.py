@@ -163,7 +163,7 @@ class State:
     def reserve(self, nodes: Collection[Node], reconfig_id: int) -> None:
         """Let no further task run on these nodes; whoever holds them goes on holding them."""
         for node in nodes:
-            node.reserved = reconfig_id
+            node.reserved, node.leaves = reconfig_id, None
         self.change(nodes)
 
     def give(self, nodes: Iterable[Node], job: JobRecord | None, reconfig_id: int = 0) -> None:
