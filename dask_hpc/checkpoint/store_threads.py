@@ -100,7 +100,7 @@ def begin(function: Callable[P, T], *args: P.args, **more: P.kwargs) -> _Answer[
 
 def wait_for(answer: _Answer[Any], patience_s: float) -> bool:
     """Wait for what a thread that `begin` has asked finds, as long as it gets on; gives whether it has."""
-    look_s = min(_LOOK_S, patience_s / 4)
+    look_s = _look_s(patience_s)
     watch = _Watch(answer, _LATE * look_s)
     while not wait([answer], look_s).done:
         if watch.still_s() >= patience_s:
@@ -153,37 +153,36 @@ class Asked:
         SilentStoreError
             When it does not get on.
         """
-        answer = _threads.begin(lambda: function(*args, **more))
-        watch = _Watch(answer, _LATE * self._look_s)
+        answer = begin(function, *args, **more)
         try:
-            while not wait([answer], self._look_s).done:
-                self._check(watch)
+            if not wait_for(answer, self._patience_s):
+                raise self._silent()
             return answer.result()
         finally:
-            del answer, watch  # as in the thread
+            del answer  # as in the thread
 
     async def soon(self, function: Callable[P, T], *args: P.args, **more: P.kwargs) -> T:
         """The same on a loop, which goes on meanwhile."""
-        answer = _threads.begin(lambda: function(*args, **more))
-        watch, waiting = _Watch(answer, _LATE * self._look_s), asyncio.wrap_future(answer)
+        answer, look_s = begin(function, *args, **more), _look_s(self._patience_s)
+        watch, waiting = _Watch(answer, _LATE * look_s), asyncio.wrap_future(answer)
         try:
-            while not (await asyncio.wait([waiting], timeout=self._look_s))[0]:
-                self._check(watch)
+            while not (await asyncio.wait([waiting], timeout=look_s))[0]:
+                if watch.still_s() >= self._patience_s:
+                    raise self._silent()
             return waiting.result()
         finally:
             waiting.cancel()
             del answer, watch, waiting
 
-    @property
-    def _look_s(self) -> float:
-        return min(_LOOK_S, self._patience_s / 4)
+    def _silent(self) -> SilentStoreError:
+        return SilentStoreError(
+            f"the store {self._store} has not answered for {self._patience_s:g} s: its mount may hang; "
+            "see that ls shows it, give another store, or raise hpc.checkpoint.silence"
+        )
 
-    def _check(self, watch: _Watch) -> None:
-        if watch.still_s() >= self._patience_s:
-            raise SilentStoreError(
-                f"the store {self._store} has not answered for {self._patience_s:g} s: its mount may hang; "
-                "see that ls shows it, give another store, or raise hpc.checkpoint.silence"
-            )
+
+def _look_s(patience_s: float) -> float:
+    return min(_LOOK_S, patience_s / 4)
 
 
 class _Watch:

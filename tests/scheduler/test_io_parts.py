@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from concurrent.futures import wait
 from pathlib import Path
 from threading import Thread
 from types import SimpleNamespace
@@ -49,15 +50,25 @@ def test_files_in_the_memory_of_the_host_are_of_its_mount_and_devices_of_none():
 
 
 def test_a_task_that_is_done_does_not_hang_with_a_mount_that_begins_to(monkeypatch):
-    answers, found = threading.Event(), mounts.mount_of
-    monkeypatch.setattr(mounts, "mount_of", lambda folder: (answers.wait(30), found(folder))[1])
+    answers, found, asked = threading.Event(), mounts.mount_of, []
+
+    def hangs(folder):
+        asked.append(folder.name)
+        answers.wait(30)
+        return found(folder)
+
+    monkeypatch.setattr(mounts, "mount_of", hangs)
     monkeypatch.setattr(mounts, "_SOON_S", 0.05)
     began_s = time.monotonic()
-    assert mounts.mount_of_file("/dev/shm/hangs/a") == mounts.UNKNOWN
+    # nor is it asked again and again: each question that has no answer keeps a thread
+    for folder in ("a", "a", "b", "c"):
+        assert mounts.mount_of_file(f"/dev/shm/{folder}/file") == mounts.UNKNOWN
     assert time.monotonic() - began_s < 20
+    assert asked == ["a", "b"]
     answers.set()
+    wait(mounts._asked.values())
     monkeypatch.undo()
-    assert mounts.mount_of_file("/dev/shm/hangs/a") == mount_of(Path("/dev/shm/hangs"))
+    assert mounts.mount_of_file("/dev/shm/c/file") == mount_of(Path("/dev/shm/c"))
 
 
 def test_where_a_process_writes_what_it_says_is_not_where_its_data_is(monkeypatch, tmp_path):

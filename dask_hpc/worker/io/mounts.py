@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Collection
-from concurrent.futures import wait
+from concurrent.futures import Future, wait
 from pathlib import Path
 
 from dask_hpc.checkpoint.store_threads import begin
@@ -61,19 +61,28 @@ def mount_of_folder(folder: str) -> tuple[str, str]:
 
     The task that has used it is done by then, and would hang with a mount that began to only now.
     """
-    if (found := _found.get(folder)) is None:
-        answer = begin(mount_of, Path(folder))
-        if not wait([answer], _SOON_S).done:
-            return UNKNOWN
-        if len(_found) >= _MOST_FOLDERS:
-            _found.clear()
-        found = _found[folder] = answer.result()
+    if (found := _found.get(folder)) is not None:
+        return found
+    for other in [other for other, answer in list(_asked.items()) if answer.done()]:
+        _asked.pop(other, None)
+    if folder in _asked or len(_asked) >= _MOST_ASKED:
+        return UNKNOWN
+    answer = begin(mount_of, Path(folder))
+    if not wait([answer], _SOON_S).done:
+        _asked[folder] = answer
+        return UNKNOWN
+    if len(_found) >= _MOST_FOLDERS:
+        _found.clear()
+    found = _found[folder] = answer.result()
     return found
 
 
 #: What was found of folders, so many at most; their file systems have so long to answer, in seconds.
 _found: dict[str, tuple[str, str]] = {}
 _MOST_FOLDERS, _SOON_S = 1024, 1.0
+#: Those that have not answered: while there are so many no other is asked, as each keeps a thread of stores.
+_asked: dict[str, Future[tuple[str, str]]] = {}
+_MOST_ASKED = 2
 
 _looked: tuple[float, tuple[str, str]] = (-_LOOK_AGAIN_S, UNKNOWN)
 
