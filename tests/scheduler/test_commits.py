@@ -375,3 +375,23 @@ async def test_a_worker_is_asked_at_once_for_no_more_than_a_small_share_of_its_m
     large = c.map(np.zeros, [block_bytes] * 4, pure=False)
     await rt.checkpoint(large, "large", store=tmp_path)
     assert max(most) == 1
+
+
+class OfNoPackage:
+    """What a worker cannot load."""
+
+    def __reduce__(self):
+        return _of_no_package, ()
+
+
+def _of_no_package():
+    raise ModuleNotFoundError("No module named 'dask_hpc'")
+
+
+@pytest.mark.errors("no new version")
+@live(workers=1)
+async def test_a_worker_that_has_not_got_the_package_is_named(c, s, a, tmp_path, monkeypatch):
+    rt = await dask_hpc.install(c)
+    monkeypatch.setattr(saved, "write", OfNoPackage())
+    with pytest.raises(CheckpointError, match=f"worker {a.address} cannot write: .*No module"):
+        await rt.checkpoint(await c.scatter([1]), "value", store=tmp_path)

@@ -140,6 +140,10 @@ async def run(
         # cut off, it would leave a task behind whose error nobody hears
         sending.add_done_callback(_heard)
         raise
+    except OSError:
+        raise
+    except Exception as error:  # as one answers that has not got this package
+        raise WorkerError(str(error) or repr(error)) from None
     answer = opened(answers[address])
     if answer.get("status") != "OK":
         raise WorkerError(str(answer.get("exception_text") or answer.get("exception")))
