@@ -8,8 +8,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from distributed import Client, Scheduler, Worker
 from distributed.system import MEMORY_LIMIT
-from distributed.utils_test import gen_test
+from distributed.utils_test import gen_test, requires_ipv6
 from helpers import Gate, live, through, until
 
 import dask_hpc
@@ -282,3 +283,20 @@ async def test_a_manager_that_ends_while_it_is_looked_at_fails_no_heartbeat(c, s
 
     monkeypatch.setattr(host_memory, "held_bytes", ended)
     assert manager() == {**told, "held_bytes": 0, "disk_bytes": 0, "limit_bytes": 0}
+
+
+@requires_ipv6
+@gen_test(timeout=60)
+async def test_hosts_that_have_addresses_of_ipv6_have_managers():
+    at = {"host": "tcp://[::1]", "port": 0}
+    async with (
+        Scheduler(**at, dashboard_address=":0") as s,
+        Worker(s.address, **at, name="one"),
+        Client(s.address, asynchronous=True) as c,
+    ):
+        rt = await dask_hpc.install(c)
+        data = await c.scatter([np.arange(10)])
+        commit = await rt.checkpoint(data, "data", levels=("L1",))
+        assert (await commit.status())["levels"] == ["L1"]
+        (again,) = await dask_hpc.restore("data", c, allow_pickle=True)
+        np.testing.assert_array_equal(await again, np.arange(10))

@@ -12,8 +12,7 @@ import dask.array as da
 import numpy as np
 import pytest
 import xarray as xr
-from distributed import Client, Nanny, Scheduler, Worker, wait
-from distributed.utils_test import gen_test, requires_ipv6
+from distributed import Nanny, wait
 from hosts import HOSTS, before, five_hosts, lose, places
 
 import dask_hpc
@@ -302,20 +301,3 @@ def test_with_too_few_hosts_left_the_store_has_it_and_status_says_so(monkeypatch
         assert only_restored(rt, (0, 0, 0))
         # once is enough
         assert len(list(tmp_path.glob("*/00000?"))) == 2
-
-
-@requires_ipv6
-@gen_test(timeout=60)
-async def test_hosts_that_have_addresses_of_ipv6_have_managers():
-    at = {"host": "tcp://[::1]", "port": 0}
-    async with (
-        Scheduler(**at, dashboard_address=":0") as s,
-        Worker(s.address, **at, name="one"),
-        Client(s.address, asynchronous=True) as c,
-    ):
-        rt = await dask_hpc.install(c)
-        data = await c.scatter([np.arange(10)])
-        commit = await rt.checkpoint(data, "data", levels=("L1",))
-        assert (await commit.status())["levels"] == ["L1"]
-        (again,) = await dask_hpc.restore("data", c, allow_pickle=True)
-        np.testing.assert_array_equal(await again, np.arange(10))
