@@ -227,6 +227,7 @@ def _called(client: Client, function: Callable[..., Any], *args: Any) -> Any:
     interrupted = False
 
     async def beginning() -> Any:
+        """The call, which can be cancelled from here on."""
         task = cast("asyncio.Task[Any]", asyncio.current_task())
         begun.append(task)
         if interrupted:

@@ -38,7 +38,7 @@ from dask_hpc_policies.resilience.redundancy_sets import Scheme
 logger = logging.getLogger(__name__)
 
 #: Who reads a version that is made whole again meanwhile has read it by then, in seconds.
-READ_S = 60.0
+_READ_S = 60.0
 #: Versions that are not whole, of which managers are told with the next ones.
 _REMEMBERED = 100
 #: One that is there says so by then; versions that go with the scheduler are dropped by then, in seconds.
@@ -223,7 +223,7 @@ class Memory:
         for home, segments in self._segments.pop(old.id, {}).items():
             self._dropping.drop(home, set(), old.id)
             if unused := segments - kept.get(home, set()):  # who reads it by its old record goes on
-                self._dropping.drop_at(loop.time() + READ_S, home, unused, old.id)
+                self._dropping.drop_at(loop.time() + _READ_S, home, unused, old.id)
         return f"{MEMORY}{record.id}", reason
 
     async def _begin(self, writing: Writing | None = None) -> InMemory:
@@ -330,11 +330,11 @@ class Memory:
         """A version is about to be made again: who reads the one that it replaces may go on for a while."""
         now_s = asyncio.get_running_loop().time()
         self._given_s = {id: until_s for id, until_s in self._given_s.items() if until_s > now_s}
-        self._given_s[name.removeprefix(MEMORY)] = now_s + READ_S
+        self._given_s[name.removeprefix(MEMORY)] = now_s + _READ_S
 
     def about_to_be_read(self, id: str) -> None:
         """Somebody was told of a version: one that replaces it may come before it is read."""
-        self._about_s[id] = asyncio.get_running_loop().time() + READ_S
+        self._about_s[id] = asyncio.get_running_loop().time() + _READ_S
 
     def read(self, id: str) -> None:
         """Its results have come to be there: they say how long it is needed."""

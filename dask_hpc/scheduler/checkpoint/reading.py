@@ -85,7 +85,8 @@ class Reading:
             if found is None:
                 return None
             if self._ended or path in self._read:
-                await in_store(found.lock.release)
+                # not waited for: what is there by now may be let go of meanwhile
+                begin(found.lock.release)
             else:
                 self._read[path] = found
             if self._ended:

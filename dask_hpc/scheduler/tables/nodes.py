@@ -2,7 +2,7 @@
 
 A node is known by a name that survives restarts (worker name or host), never by an address. Its
 holder is the id of a named job, or None: then it serves plain work. A *reserved* node belongs to a
-round under way and serves nobody.
+round under way and serves nobody, but for idle threads that are lent where it changes hands.
 """
 
 from __future__ import annotations
