@@ -128,9 +128,10 @@ def least_staging(application: Application, load: Load, nodes: int, helper_cores
         least = nodes_for(load.in_transit_bytes, platform.staging_memory_bytes)
     others = replace(phases_of(application, load, nodes, helper_cores, mode), in_transit_s=0.0)
     room_s = others.step_s(mode) - load.in_transit_serial_s
-    if load.in_transit_s > most * room_s:
-        return most
+    # what is serial alone takes as long on any number of them
     if load.in_transit_s > 0:
+        if load.in_transit_s > most * room_s:
+            return most
         least = max(least, math.ceil(load.in_transit_s / room_s * (1 - ROUNDING_ERROR)))
     return min(most, least)
 

@@ -394,3 +394,7 @@ def test_staging_nodes_go_back_when_fewer_are_enough_and_come_when_more_are_need
     flow = placed(again, decision := ask(again))
     assert codes(decision) == {ReasonCode.SHORTER_STEP}
     assert flow.staging_nodes == 4
+    # what is serial alone takes as long on one
+    serial = dataclasses.replace(FLOW.analyses[0], one_core_s=99.0, serial_fraction=1.0, input_bytes=0.0)
+    flow = dataclasses.replace(LENDING, analyses=(dataclasses.replace(serial, declared="in-transit"),))
+    assert placed(flow, Asked()(flow)).staging_nodes == 1
