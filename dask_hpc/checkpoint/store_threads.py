@@ -24,8 +24,11 @@ from dask_hpc.errors import CheckpointError
 P = ParamSpec("P")
 T = TypeVar("T")
 
-#: Stores answer several at once; who asks when so many wait for a mount that hangs waits, too.
-_MOST = 16
+#: Stores answer several at once. Threads that do not get on are not counted, for they may wait for a mount
+#: that hangs, and others ask another store; with these there are no more than so many.
+_MOST, _WITH_STILL = 16, 128
+#: A thread does not get on that has not for so long, in seconds: less than `PATIENCE_S`.
+_STILL_S = 2.0
 #: Who needs no store does not wait longer for one, in seconds.
 PATIENCE_S = 5.0
 #: Less time of the processor is none, in ns: some file systems wake who waits for them now and then.
@@ -55,33 +58,56 @@ class _Answer(Future[T], Generic[T]):
 
 
 class _Threads:
-    """At most so many, which take what waits in order."""
+    """At most so many that get on, which take what waits in order."""
 
     def __init__(self) -> None:
         self._turn = threading.Lock()
         self._waiting: deque[tuple[_Answer[Any], Callable[[], Any]]] = deque()
         self._count = 0
+        #: Of the threads that have something, by their numbers.
+        self._having: dict[int, _Watch] = {}
+        #: Whether somebody looks for threads that do not get on.
+        self._watched = False
 
     def begin(self, call: Callable[[], T]) -> _Answer[T]:
         """What a thread will find."""
         answer: _Answer[T] = _Answer()
         with self._turn:
             self._waiting.append((answer, call))
-            if new := self._count < _MOST:
-                self._count += 1
-        if new:
-            threading.Thread(target=self._work, name="hpc-store", daemon=True).start()
+            self._more()
         return answer
 
+    def _more(self) -> None:
+        """One more thread, if there may be one; else somebody looks for those that do not get on."""
+        still = sum([watch.still_s() >= _STILL_S for watch in self._having.values()])
+        if self._count < min(_MOST + still, _WITH_STILL):
+            self._count += 1
+            threading.Thread(target=self._work, name="hpc-store", daemon=True).start()
+        elif not self._watched:
+            self._watched = True
+            threading.Thread(target=self._look, name="hpc-store-watch", daemon=True).start()
+
+    def _look(self) -> None:
+        while True:
+            time.sleep(_LOOK_S)
+            with self._turn:
+                if not self._waiting:
+                    self._watched = False
+                    return
+                self._more()
+
     def _work(self) -> None:
+        thread = threading.get_ident()
         while True:
             with self._turn:
+                self._having.pop(thread, None)
                 if not self._waiting:
                     self._count -= 1
                     return
                 answer, call = self._waiting.popleft()
+                self._having[thread] = _Watch(answer, _LATE * _LOOK_S)
             if answer.set_running_or_notify_cancel():
-                answer.clock = time.pthread_getcpuclockid(threading.get_ident())
+                answer.clock = time.pthread_getcpuclockid(thread)
                 try:
                     answer.set_result(call())
                 except BaseException as error:

@@ -1,10 +1,20 @@
-"""What the runtime costs plain Dask code, in microseconds a task over stock Dask."""
+"""What the runtime costs plain Dask code, in microseconds a task over stock Dask.
+
+What it costs is less than what a machine's speed changes by from second to second: ``--instructions`` counts
+(`counted`), and gives our share of stock's instructions of stock's time.
+"""
 
 from __future__ import annotations
 
+import argparse
+import asyncio
 import statistics
+import sys
 from dataclasses import replace
+from pathlib import Path
 
+import counted
+import machine as machine_module
 from harness import Measure, Options, Row, differences, interleave, main, our_cost, row
 from machine import Graph, Machine, until
 
@@ -16,75 +26,141 @@ BAR_US = 5.0
 TASKS = 4000
 #: Results in memory that a version of a checkpoint has.
 PROTECTED = 5000
+#: Tasks of the run that is not counted before one that is: the interpreter has seen its code.
+WARM = 200
+#: What is compared with stock.
+TEXTS = {
+    "asleep": "installed, no job yet",
+    "asleep again": "asleep again after a job",
+    "protected": "no job, {kept} protected results",
+    "awake": "an idle job, plain tasks",
+}
+
+
+def cases(tasks: int, kept: int, plain: Measure | None = None) -> dict[str, Measure]:
+    """What is measured on a fresh machine, by name; `plain` measures plain tasks, by time unless said."""
+
+    async def timed(machine: Machine) -> float:
+        there = len(machine.scheduler.tasks)
+        return await machine.us_per_task([(Graph("roots", tasks, "plain"), None)], there)
+
+    work = plain or timed
+
+    async def asleep(machine: Machine) -> float:
+        engine = machine.install()
+        sample = await work(machine)
+        assert not engine.awake
+        return sample
+
+    async def asleep_again(machine: Machine) -> float:
+        engine = machine.install()
+        await machine.end_job(await machine.open_job("early", nodes=machine.size))
+        await until(lambda: not engine.awake, "sleep")
+        return await work(machine)
+
+    async def protected(machine: Machine) -> float:
+        machine.install()
+        wanted = await machine.submit(Graph("roots", kept, "kept"))
+        await machine.compute(wanted)
+        array = Array("data", "opaque", None, (kept,), ((1,) * kept,))
+        written = Written(0, 1, 0)
+        copies = {key: (Copy("", array, number, written), "int") for number, key in enumerate(wanted)}
+        of(machine.scheduler).commits.protected.add(copies)
+        assert len(of(machine.scheduler).commits.protected) == kept
+        return await work(machine)
+
+    async def awake(machine: Machine) -> float:
+        machine.install()
+        job = await machine.open_job("idle", nodes=1)
+        sample = await work(machine)
+        assert job.state == "running"
+        return sample
+
+    return {
+        "stock": work,
+        "stock again": work,
+        "asleep": asleep,
+        "asleep again": asleep_again,
+        "protected": protected,
+        "awake": awake,
+    }
 
 
 def run(options: Options) -> list[Row]:
     tasks = options.pick(TASKS, TASKS, 200)
     kept = options.pick(PROTECTED, PROTECTED, 200)
-    repetitions = options.pick(9, 5, 2)
+    if options.given.count is not None:
+        # whoever counts reads the last line
+        print(_measured(options.given, tasks, kept))
+        sys.exit()
+    if options.given.instructions and (missing := counted.missing()):
+        sys.exit(f"hooks.py: --instructions needs {' and '.join(missing)}; install valgrind")
     rows = []
     for workers in options.pick((16, 256), (16, 256), (16,)):
+        measure = _by_instructions if options.given.instructions else _by_time
+        rows += measure(options, workers, tasks, kept)
+    return rows
 
-        async def plain(machine: Machine) -> float:
-            there = len(machine.scheduler.tasks)
+
+def _by_time(options: Options, workers: int, tasks: int, kept: int) -> list[Row]:
+    measures, where = cases(tasks, kept), f"{workers} workers x 4"
+    samples = interleave(measures, options.pick(9, 5, 2), workers, 4)
+    base = statistics.median(samples["stock"])
+    noise = differences(samples, "stock again")
+    rows = [row(f"{where}: noise (stock against itself)", noise, "us/task", stock=base)]
+    for name, text in TEXTS.items():
+        title, more = f"{where}: {text.format(kept=kept)}", differences(samples, name)
+        figure = row(title, more, "us/task", bar=BAR_US, stock=base)
+        rows.append(figure if figure.verdict != "fail" else _blame(figure, measures[name], workers, tasks))
+        if options.profile and name == "awake":
+            for function, us in our_cost(measures[name], workers, 4, tasks)[:12]:
+                print(f"  {us:7.2f} us/task  {function}")
+    return rows
+
+
+def _by_instructions(options: Options, workers: int, tasks: int, kept: int) -> list[Row]:
+    """Our share of stock's instructions, of the time that stock takes."""
+    samples = interleave({"stock": cases(tasks, kept)["stock"]}, options.pick(9, 5, 2), workers, 4)["stock"]
+    base, slower, counts = statistics.median(samples), 1.0, {}
+    for name in ("stock", "stock again", *TEXTS) if options.size != "tiny" else ("stock", "awake"):
+        size = () if options.size == "full" else (f"--{options.size}",)
+        said = (f"--count={name}", f"--workers={workers}", f"--slower={slower}", *size)
+        counts[name], us = counted.count((str(Path(__file__).resolve()), *said))
+        if name == "stock":
+            slower = float(us) / base
+    stock = counts.pop("stock")
+    texts = {"stock again": "noise (stock against itself)", **TEXTS}
+    return [
+        row(
+            f"{workers} workers x 4: {texts[name].format(kept=kept)}",
+            [(found / stock - 1) * base],
+            "us/task",
+            bar=BAR_US if name in TEXTS else None,
+            stock=base,
+            note=f"{(found - stock) / tasks:.0f} instructions a task more than {stock / tasks:.0f}",
+        )
+        for name, found in counts.items()
+    ]
+
+
+def _measured(given: argparse.Namespace, tasks: int, kept: int) -> float:
+    """Microseconds that a plain task takes while its instructions are counted.
+
+    What the engine does every so often comes as often as where nothing is counted.
+    """
+    machine_module.slower, machine_module.DEADLINE_S = given.slower, 3600.0
+
+    async def warmed(machine: Machine) -> float:
+        there = len(machine.scheduler.tasks)
+        await machine.us_per_task([(Graph("roots", WARM, "warm"), None)], there)
+        with counted.part():
             return await machine.us_per_task([(Graph("roots", tasks, "plain"), None)], there)
 
-        async def asleep(machine: Machine) -> float:
-            engine = machine.install()
-            sample = await plain(machine)
-            assert not engine.awake
-            return sample
+    async def one() -> float:
+        async with Machine(given.workers, 4) as machine:
+            return await cases(tasks, kept, warmed)[given.count](machine)
 
-        async def asleep_again(machine: Machine) -> float:
-            engine = machine.install()
-            await machine.end_job(await machine.open_job("early", nodes=machine.size))
-            await until(lambda: not engine.awake, "sleep")
-            return await plain(machine)
-
-        async def protected(machine: Machine) -> float:
-            machine.install()
-            wanted = await machine.submit(Graph("roots", kept, "kept"))
-            await machine.compute(wanted)
-            array = Array("data", "opaque", None, (kept,), ((1,) * kept,))
-            copies = {
-                key: (Copy("", array, number, Written(0, 1, 0)), "int") for number, key in enumerate(wanted)
-            }
-            of(machine.scheduler).commits.protected.add(copies)
-            assert len(of(machine.scheduler).commits.protected) == kept
-            return await plain(machine)
-
-        async def awake(machine: Machine) -> float:
-            machine.install()
-            job = await machine.open_job("idle", nodes=1)
-            sample = await plain(machine)
-            assert job.state == "running"
-            return sample
-
-        cases = {
-            "stock": plain,
-            "stock again": plain,
-            "asleep": asleep,
-            "asleep again": asleep_again,
-            "protected": protected,
-            "awake": awake,
-        }
-        samples = interleave(cases, repetitions, workers, 4)
-        where = f"{workers} workers x 4"
-        base = statistics.median(samples["stock"])
-        noise = differences(samples, "stock again")
-        rows.append(row(f"{where}: noise (stock against itself)", noise, "us/task", stock=base))
-        for name, text, bar in (
-            ("asleep", "installed, no job yet", BAR_US),
-            ("asleep again", "asleep again after a job", BAR_US),
-            ("protected", f"no job, {kept} protected results", BAR_US),
-            ("awake", "an idle job, plain tasks", BAR_US),
-        ):
-            figure = row(f"{where}: {text}", differences(samples, name), "us/task", bar=bar, stock=base)
-            rows.append(figure if figure.verdict != "fail" else _blame(figure, cases[name], workers, tasks))
-            if options.profile and name == "awake":
-                for function, us in our_cost(cases[name], workers, 4, tasks)[:12]:
-                    print(f"  {us:7.2f} us/task  {function}")
-    return rows
+    return asyncio.run(one())
 
 
 def _blame(figure: Row, measure: Measure, workers: int, tasks: int) -> Row:
@@ -94,5 +170,18 @@ def _blame(figure: Row, measure: Measure, workers: int, tasks: int) -> Row:
     return replace(figure, note=text)
 
 
+def _arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--instructions",
+        action="store_true",
+        help="count instructions in place of time: what a busy machine does not change; needs valgrind",
+    )
+    # of the processes in which they are counted
+    parser.add_argument("--count", choices=("stock", "stock again", *TEXTS), help=argparse.SUPPRESS)
+    parser.add_argument("--workers", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--slower", type=float, help=argparse.SUPPRESS)
+
+
 if __name__ == "__main__":
-    main("hooks", "Cost for plain Dask code: microseconds a task over stock, medians [quartiles]", run)
+    what = "Cost for plain Dask code: microseconds a task over stock, medians [quartiles]"
+    main("hooks", what, run, _arguments)

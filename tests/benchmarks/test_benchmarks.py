@@ -33,7 +33,7 @@ HERE = Path(__file__).resolve().parent
 SHARED = {
     "harness", "machine", "run", "in_kernel", "arrivals", "shapes", "one_user", "many_jobs", "trend_cells",
     "coupling_rank", "coupling_ranks", "coupling_keys", "trend_fallback", "spinning", "rounds",
-    "test_benchmarks",
+    "counted", "test_benchmarks",
 }  # fmt: skip
 SCRIPTS = sorted({path.stem for path in HERE.glob("*.py")} - SHARED)
 
@@ -140,6 +140,19 @@ def test_hooks_and_jobs_compare_with_stock_of_the_same_run(name: str) -> None:
     for row in rows(name, "workers x"):
         # a task costs the scheduler tens of microseconds, whoever measures
         assert 5 < row["stock"] < 5000
+
+
+def test_instructions_are_not_counted_without_what_counts_them(tmp_path: Path) -> None:
+    roots = os.pathsep.join(str(HERE.parents[1] / part) for part in (".", "policies", "widgets"))
+    done = subprocess.run(
+        [sys.executable, str(HERE / "hooks.py"), "--instructions"],
+        env=dict(os.environ, PYTHONPATH=roots, PATH=str(tmp_path)),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    assert "--instructions needs valgrind and callgrind_control; install valgrind" in done.stderr
 
 
 def test_jobs_covers_roots_and_dependents_with_one_and_four_jobs_and_held_tasks() -> None:

@@ -194,3 +194,38 @@ def test_a_command_itself_asks_nothing_of_its_store(tmp_path: Path, monkeypatch:
         assert run("checkpoint", *command, "--store", str(tmp_path / "store")).exit_code == 0
     assert asking
     assert threading.main_thread() not in asking
+
+
+def test_a_mount_that_hangs_keeps_no_other_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_threads, "_LOOK_S", 0.01)
+    monkeypatch.setattr(store_threads, "_STILL_S", 0.05)
+    monkeypatch.setattr(store_threads, "_MOST", 3)
+    monkeypatch.setattr(store_threads, "_WITH_STILL", 5)
+    threads, opens = store_threads._Threads(), threading.Event()
+    hangs = [threads.begin(opens.wait) for _ in range(4)]
+    assert threads.begin(lambda: "another").result(30) == "another"
+    # more than that never come
+    hangs.append(threads.begin(opens.wait))
+    late = threads.begin(lambda: "late")
+    with pytest.raises(TimeoutError):
+        late.result(1)
+    opens.set()
+    assert late.result(30) == "late"
+    assert all(one.result(30) for one in hangs)
+
+
+def test_threads_that_get_on_are_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_threads, "_LOOK_S", 0.01)
+    monkeypatch.setattr(store_threads, "_STILL_S", 10.0)
+    monkeypatch.setattr(store_threads, "_MOST", 2)
+    threads, all_wait, names = store_threads._Threads(), threading.Event(), set()
+
+    def works() -> None:
+        assert all_wait.wait(30)
+        names.add(threading.get_ident())
+
+    begun = [threads.begin(works) for _ in range(20)]
+    all_wait.set()
+    for one in begun:
+        one.result(30)
+    assert 1 <= len(names) <= 2
