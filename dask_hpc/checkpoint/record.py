@@ -90,7 +90,9 @@ class Record:
         blobs = {blob.home for group in self.groups for blob in group.blobs}
         if not blobs.issuperset(self.homes):
             return 0
-        return min((len(each.parities) for group in self.groups for each in group.stripes), default=0)
+        # of no bytes there are no parities, and nothing is lost with them
+        stripes = [each for group in self.groups for each in group.stripes if each.nbytes]
+        return min((len(each.parities) for each in stripes), default=0)
 
     @property
     def storage_ratio(self) -> float:

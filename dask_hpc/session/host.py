@@ -8,10 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import ipaddress
 import os
+import socket
 import time
+import warnings
+from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 from distributed import Security
 from distributed.utils import get_ip
 
@@ -24,6 +30,8 @@ from dask_hpc.worker.managers import listens_now, started, wanted
 
 #: What the run that has the folder holds; it says which run that is.
 _RUN = "session.lock"
+#: Says which start of which kernel this is, and which of its networks.
+_BOOT, _NETWORK = "/proc/sys/kernel/random/boot_id", "/proc/self/ns/net"
 #: A manager that was told to end has ended by then; how often one looks, in seconds.
 _ENDS_S, _LOOK_S = 10.0, 0.02
 
@@ -51,7 +59,7 @@ class Host:
     def __init__(self, name: str, word: str, settings: Settings, nearby: bool) -> None:
         self._name, self._settings = name, settings
         self.security = Security()
-        self._address = "127.0.0.1" if nearby else get_ip()
+        self._address = "127.0.0.1" if nearby else reached_at()
         linger_s = settings.checkpoint_linger_s
         self._process = HostProcess(MANAGER, TARGET, f"session {name}", settings.node_host, linger_s)
         try:
@@ -107,6 +115,54 @@ class Host:
             os.close(self._run)
             self._run = None
         self._process.stop()
+
+
+def this_host() -> list[str]:
+    """What is the same for all processes that reach each other by the loopback of a host, and for no others:
+    hosts, or containers, may have the same name.
+    """
+    found = [socket.gethostname()]
+    # neither is to be had everywhere
+    with suppress(OSError):
+        found.append(Path(_BOOT).read_text().strip())
+    with suppress(OSError):
+        found.append(os.readlink(_NETWORK))
+    return found + _addresses()
+
+
+def reached_at() -> str:
+    """The address at which other hosts reach this one: that of the way to all others, as Dask has it.
+
+    Where there is no such way, as in a network of its own, Dask goes by the name of the host, which may be
+    none that is known, or one of the loopback.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        found: str = get_ip()
+    if not ipaddress.ip_address(found).is_loopback:
+        return found
+    up = {name for name, its in psutil.net_if_stats().items() if its.isup}
+    return next(iter(_addresses(up)), found)
+
+
+def _addresses(interfaces: Collection[str] | None = None) -> list[str]:
+    """Addresses of these interfaces, or of all, at which other hosts may reach them; of IPv4 first."""
+    every = [
+        (one.family, one.address)
+        for name, its in psutil.net_if_addrs().items()
+        if interfaces is None or name in interfaces
+        for one in its
+    ]
+    of = {
+        family: [ipaddress.ip_address(address) for found, address in every if found == family]
+        for family in (socket.AF_INET, socket.AF_INET6)
+    }
+    return [
+        str(each)
+        for found in of.values()
+        for each in found
+        if not each.is_loopback and not each.is_link_local
+    ]
 
 
 def _only(path: Path, word: str) -> int | None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass
@@ -34,7 +33,7 @@ from dask_hpc.errors import CheckpointError
 from dask_hpc.session import keys
 from dask_hpc.session.calls import Calls
 from dask_hpc.session.held import Held, blocks_of
-from dask_hpc.session.host import Host
+from dask_hpc.session.host import Host, this_host
 from dask_hpc.session.ranks import Ranks, caught, first_problem
 from dask_hpc.session.shares import Piece
 from dask_hpc.worker.fetching import ManagerSilentError, Patience, ask, be_patient, is_silent, listens
@@ -100,8 +99,8 @@ class Memory:
         CheckpointError
             When another run of that name is on a host.
         """
-        told = self._ranks.together(lambda: [socket.gethostname(), uuid.uuid4().hex])
-        nearby = len({host for host, _ in told}) == 1
+        told = self._ranks.together(lambda: [this_host(), uuid.uuid4().hex])
+        nearby = all(host == told[0][0] for host, _ in told)
         kept = self._ranks.together(partial(self._join, told[0][1], nearby))
         known = self._ranks.first(partial(caught, partial(_key, kept)))
         there = [known] if "problem" in known else self._managers(str(known["key"]))

@@ -40,6 +40,14 @@ class ManagerSilentError(OSError):
     """A manager hangs: it is there, and has not answered within ``hpc.checkpoint.silence``."""
 
 
+class ManagerAwayError(OSError):
+    """A manager cannot be reached, and its host has not said that it is gone: the network may come back."""
+
+
+class PartsAwayError(CheckpointError):
+    """What is left of a group is too little, while some of its hosts are away."""
+
+
 @dataclass(frozen=True, slots=True)
 class Patience:
     """How this process waits for managers."""
@@ -65,8 +73,8 @@ class _Known:
 
 
 _known = _Known()
-#: When managers did not answer, by address, and why; None: they hang.
-_silent: dict[str, tuple[float, str | None]] = {}
+#: When managers did not answer, by address, and why.
+_silent: dict[str, tuple[float, OSError]] = {}
 
 
 def be_patient(patience: Patience) -> None:
@@ -94,17 +102,25 @@ async def ask(pool: Any, address: str, op: str, within_s: float = _ANSWER_S, **a
     ManagerSilentError
         When it hangs, or did a moment ago.
     OSError
-        When it cannot be reached, or does not answer in time.
+        When it cannot be reached, or does not answer in time; `ManagerAwayError`: nor says its host that it
+        is gone.
     CheckpointError
         When it refuses, with its reason.
     """
     if (silent := _silent.get(address)) is not None:
-        since_s, why = silent
-        if time.monotonic() - since_s < (patience().again_s if why is None else _AGAIN_S):
-            raise ManagerSilentError(patience().why(address)) if why is None else OSError(why)
+        since_s, known = silent
+        if time.monotonic() - since_s < (patience().again_s if _hangs(known) else _AGAIN_S):
+            raise type(known)(str(known))
     for last in (*[False] * _STALE, True):
+        away = False
         try:
-            comm = await asyncio.wait_for(pool.connect(address), _CONNECT_S)
+            try:
+                comm = await asyncio.wait_for(pool.connect(address), _CONNECT_S)
+            except OSError as error:
+                away = not await _is_refused(address)
+                if isinstance(error, TimeoutError):
+                    raise TimeoutError(f"no connection within {_CONNECT_S:g} s") from None
+                raise
             pool.reuse(address, comm)
             answer = await _answer(pool, address, getattr(pool(address), op)(**arguments), within_s)
             break
@@ -113,9 +129,10 @@ async def ask(pool: Any, address: str, op: str, within_s: float = _ANSWER_S, **a
         except OSError as error:
             # connections to one that was started anew since then are found closed one by one
             if last or isinstance(error, TimeoutError):
-                why = f"the manager at {address} does not answer: {error or type(error).__name__}"
-                _silent[address] = time.monotonic(), why
-                raise OSError(why) from None
+                why = f"the manager at {address} does not answer: {error}"
+                known = ManagerAwayError(why) if away else OSError(why)
+                _silent[address] = time.monotonic(), known
+                raise type(known)(why) from None
     _silent.pop(address, None)
     if not isinstance(answer, dict) or "error" in answer:
         raise CheckpointError(f"the manager at {address}: {answer.get('error')}")
@@ -163,6 +180,19 @@ async def all_of(calls: Iterable[Awaitable[T]]) -> list[T]:
     return found
 
 
+async def _is_refused(address: str) -> bool:
+    """Whether a host says that nobody listens there."""
+    told = urlsplit(address)
+    try:
+        _, writer = await asyncio.wait_for(asyncio.open_connection(told.hostname, told.port), _OPEN_S)
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False
+    writer.close()
+    return False
+
+
 async def is_open(address: str, within_s: float = _OPEN_S) -> bool:
     """Whether somebody listens there. A comm would try again and again where nobody does."""
     told = urlsplit(address)
@@ -184,19 +214,24 @@ def listens(address: str) -> None:
 
 def is_silent(address: str) -> None:
     """A manager is known not to answer: it is not asked for a while."""
-    _silent.setdefault(address, (time.monotonic(), f"the manager at {address} did not answer a moment ago"))
+    why = OSError(f"the manager at {address} did not answer a moment ago")
+    _silent.setdefault(address, (time.monotonic(), why))
 
 
 def hangs(address: str) -> ManagerSilentError:
     """A manager is known to hang: it is not asked for a while. Gives the error that says so."""
-    _silent[address] = time.monotonic(), None
+    _silent[address] = time.monotonic(), ManagerSilentError(patience().why(address))
     return ManagerSilentError(patience().why(address))
+
+
+def _hangs(error: OSError) -> bool:
+    return isinstance(error, ManagerSilentError)
 
 
 def silent() -> dict[str, float]:
     """Managers that hang, as this process knows them, and in how many seconds each may be asked again."""
     until_s = patience().again_s - time.monotonic()
-    left_s = {address: since_s + until_s for address, (since_s, why) in _silent.items() if why is None}
+    left_s = {address: since_s + until_s for address, (since_s, why) in _silent.items() if _hangs(why)}
     return {address: round(again_s, 3) for address, again_s in left_s.items() if again_s > 0}
 
 
@@ -240,7 +275,7 @@ async def remake(pool: Any, group: Group, blob: int, start: int, stop: int) -> n
     Raises
     ------
     CheckpointError
-        When too many of them are lost, too.
+        When too many of them are lost, too; `PartsAwayError`: or away.
     """
     covered = list(group.cover(blob, start, stop))
     found = await asyncio.gather(
@@ -270,7 +305,8 @@ async def _remade(pool: Any, group: Group, stripe: Stripe, number: int, first: i
         found = recover(parts, parities, lengths, len(stripe.parities))[number]
     except ValueError as error:
         why = next((str(each) for each in answers if isinstance(each, Exception)), "")
-        raise CheckpointError(f"{error}; {why}") from None
+        away = any(isinstance(each, ManagerAwayError) for each in answers)
+        raise (PartsAwayError if away else CheckpointError)(f"{error}; {why}") from None
     return found[first - begin : last - begin]
 
 

@@ -7,6 +7,7 @@ What cannot be written or read is said to the scheduler, which knows what else t
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
@@ -28,7 +29,7 @@ from dask_hpc.checkpoint.services import unwrapped
 from dask_hpc.checkpoint.store_threads import PATIENCE_S, begin, in_store, wait_for
 from dask_hpc.checkpoint.values import form, from_bytes
 from dask_hpc.errors import CheckpointError
-from dask_hpc.worker.fetching import fetch, patience, remake
+from dask_hpc.worker.fetching import ManagerAwayError, PartsAwayError, fetch, patience, remake
 from dask_hpc.worker.small import SmallCopy
 from dask_hpc.worker.values import Answers, Refused, read_values
 
@@ -38,6 +39,8 @@ logger = logging.getLogger("distributed.dask_hpc")
 TOPIC = "hpc-checkpoint"
 #: What names of versions in memories begin with; no folder is called so.
 MEMORY = "memory:"
+#: Who holds what is to be read cannot be reached just now; how soon it is tried again, in seconds.
+_AWAY, _BACK_S = (ManagerAwayError, PartsAwayError), 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +141,12 @@ class MemoryCopy:
             if self.group is None:
                 raise
             logger.info("%s is made of what other hosts hold: %s", self.name, error)
-            return self._checked(await self._remade(pool))
+            try:
+                return self._checked(await self._remade(pool))
+            except (OSError, ValueError, CheckpointError) as other:
+                if isinstance(error, ManagerAwayError):
+                    raise PartsAwayError(str(other)) from None
+                raise
 
     async def _held(self, pool: Any) -> np.ndarray:
         written = self.written
@@ -183,14 +191,45 @@ def read_held(copy: MemoryCopy, trusted: bool) -> Any:
     Raises
     ------
     CheckpointError
-        When the hosts that are left do not hold what was written.
+        When the hosts that are left do not hold what was written, or were away for
+        ``hpc.checkpoint.silence``.
     """
     try:
-        return copy.read(trusted)
+        try:
+            return copy.read(trusted)
+        except _AWAY:
+            return _read_late([copy], trusted)
     except (OSError, ValueError, CheckpointError) as error:
         raise CheckpointError(
             f"{copy.name} cannot be read from the memory of hosts: {error}; restore a version of the store"
         ) from None
+
+
+def _read_late(copies: Sequence[MemoryCopy], trusted: bool = True) -> Any:
+    """The value of copies whose hosts were away a moment ago, from the first of them that is back.
+
+    Other tasks of the worker go on meanwhile.
+
+    Raises
+    ------
+    Exception
+        What the last one raises, once none is away, or they were for ``hpc.checkpoint.silence``.
+    """
+    # a task may read several, and leaves its thread once
+    with suppress(AttributeError, KeyError):
+        secede()
+    deadline_s, left = time.monotonic() + patience().silence_s, list(copies)
+    while True:
+        late = time.monotonic() >= deadline_s
+        for copy in list(left):
+            try:
+                return copy.read(trusted)
+            except Exception as error:
+                if not isinstance(error, _AWAY):
+                    left.remove(copy)
+                if late or not left:
+                    raise
+        time.sleep(_BACK_S)
 
 
 async def write(
@@ -251,9 +290,10 @@ def load(copies: Sequence[AnyCopy]) -> Any:
 
     It never fails: when there is no such copy it says so to the scheduler, which knows what else to do, and
     gives itself back. While a store hangs it keeps no other task from its worker, and the next copy is read;
-    for the last one is waited.
+    for the last one is waited. So it is, for ``hpc.checkpoint.silence``, while hosts are away.
     """
     problems: list[str] = []
+    away: list[MemoryCopy] = []
     late: dict[Future[Any], AnyCopy] = {}
 
     def note(copy: AnyCopy, error: Exception) -> None:
@@ -270,6 +310,8 @@ def load(copies: Sequence[AnyCopy]) -> Any:
             late[answer] = copy
         except Exception as error:
             note(copy, error)
+            if isinstance(error, _AWAY) and isinstance(copy, MemoryCopy):
+                away.append(copy)
     while late:
         for heard in wait(late, return_when=FIRST_COMPLETED).done:
             copy = late.pop(heard)
@@ -277,5 +319,10 @@ def load(copies: Sequence[AnyCopy]) -> Any:
                 return heard.result()()
             except Exception as error:
                 note(copy, error)
+    if away:
+        try:
+            return _read_late(away)
+        except Exception as error:
+            note(away[-1], error)
     get_worker().log_event(TOPIC, {"block": copies[0].name, "error": "; ".join(problems)})
     raise Reschedule

@@ -117,6 +117,28 @@ def test_what_can_be_read_is_what_the_scheme_promises_and_one_more_is_too_many(s
         assert alone.losses_survived == 0
 
 
+@pytest.mark.parametrize("scheme", [Scheme("partner"), Scheme("xor", 4), Scheme("reed-solomon", 4)])
+def test_hosts_that_have_nothing_of_a_version_do_not_make_it_less_safe(scheme):
+    record = made(scheme)
+    first = record.homes[0]
+    # the scheduler has no parities made of no bytes
+    groups = []
+    for group in record.groups:
+        blobs = tuple(blob if blob.home == first else Blob(blob.home, ()) for blob in group.blobs)
+        stripes = []
+        for stripe in group.stripes:
+            parts = tuple(
+                part if blobs[part.blob].segments else replace(part, start=0, stop=0) for part in stripe.parts
+            )
+            left = Stripe(parts, stripe.parities)
+            stripes.append(left if left.nbytes else replace(left, parities=()))
+        groups.append(Group(blobs, tuple(stripes)))
+    alone = replace(record, homes=(first,), places=(0,) * 8, groups=tuple(groups))
+    for gone in itertools.combinations(record.homes, scheme.parities):
+        assert alone.readable(set(record.homes) - set(gone))
+    assert alone.losses_survived == scheme.parities
+
+
 def edited(record, change):
     content = json.loads(dump(record))["content"]
     change(content)

@@ -254,3 +254,24 @@ def test_what_a_manager_that_hangs_holds_is_read_from_the_next_copy(cluster):
     np.testing.assert_array_equal(found, held)
     assert "has not answered within 6 s (hpc.checkpoint.silence)" in problem
     assert took_s < 25, "each read would have waited 30 s for it"
+
+
+def unnamed(client):
+    """Segments of which no record tells, and their versions, on all hosts."""
+    folders = [Path(folder) for _, folder, _ in places(client).values()]
+    notes = [path for folder in folders for path in folder.glob("*.*.*")]
+    return {path.stem for path in notes if path.suffix in (".open", ".sealed")}
+
+
+@pytest.mark.errors("no new version: .* has not answered")
+def test_of_a_version_that_has_failed_nothing_stays_also_when_no_other_is_written(cluster):
+    rt = dask_hpc.install(cluster, "fcfs", checkpoint_store=None)
+    rt.update(checkpoint_silence_s=2.0, checkpoint_ask_again_s=4.0)
+    data = on_both(cluster, np.arange(4000.0))
+    rt.checkpoint(data, "kept", levels=("L1", "L2"))
+    # of other versions
+    there = unnamed(cluster)
+    with hung(cluster, "beta", manager=True), pytest.raises(CheckpointError, match="has not answered"):
+        rt.checkpoint(data, "kept", levels=("L1", "L2"))
+    before(lambda: unnamed(cluster) - there, "it does what it was asked for while it stood still")
+    before(lambda: not unnamed(cluster) - there, "that has gone")

@@ -150,6 +150,9 @@ class Memory:
             return copies, note
         except BaseException:
             self._note(version, writing)
+            late_s = asyncio.get_running_loop().time() + self._state.settings.checkpoint_ask_again_s
+            for home in version.domains:  # any may have what nobody has heard of, and hang
+                self._dropping.drop_at(late_s, home, (), version.version)
             self.drop([version.version])
             self._over.append(version.version)
             raise
@@ -212,12 +215,11 @@ class Memory:
                 # its record is nobody's: that of the old one stays
                 self._dropping.drop(home, segments, uuid.uuid4().hex)
             raise
+        self._segments[record.id] = kept = record.segments()
         if old.id not in self.records:
             # nobody wants it any more
-            self._segments[record.id] = record.segments()
             self.drop([record.id])
             raise CheckpointError("it was replaced meanwhile")
-        self._segments[record.id] = kept = record.segments()
         self.records.pop(old.id)
         loop = asyncio.get_running_loop()
         for home, segments in self._segments.pop(old.id, {}).items():
@@ -297,14 +299,12 @@ class Memory:
             return
         homes = {home for record in self.records.values() for home in record.all_homes}
         me, listed = self._scheduler.id, tuple(sorted(homes, key=attrgetter("address")))
-        if store not in self._listed:
-            self._listed[store] = Listed(store, me)
-        await self._listed[store].want(Whereabouts(me, self._scheduler.address, listed))
+        said = self._listed.setdefault(store, Listed(store, me))
+        await said.want(Whereabouts(me, self._scheduler.address, listed))
 
     def take_over(self, record: Record) -> None:
         """A version that an earlier scheduler has had written is this one's from now on."""
-        self.records[record.id] = record
-        self._segments[record.id] = record.segments()
+        self.records[record.id], self._segments[record.id] = record, record.segments()
         self.touch(record.id, False)
 
     def touch(self, id: str, touched: bool = True) -> None:
