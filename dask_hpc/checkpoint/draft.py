@@ -32,6 +32,9 @@ from dask_hpc.checkpoint.versions import Version, folder_name, numbers, wrote
 from dask_hpc.clock import epoch_s
 from dask_hpc.errors import CheckpointError
 
+#: How often a draft is removed into which somebody writes.
+_TRIES = 5
+
 
 class Draft:
     """The next version of a checkpoint while it is written; made by `Store.begin`.
@@ -142,12 +145,24 @@ class Draft:
                 ) from None
 
     def abandon(self) -> None:
-        """Remove the draft; does nothing when it was finished."""
+        """Remove the draft; does nothing when it was finished. Whoever still writes there finds no folder."""
         with self._ending:
             if self._lock is not None:
-                shutil.rmtree(self.path, ignore_errors=True)
+                self._remove()
                 self._lock.release()
                 self._lock = None
+
+    def _remove(self) -> None:
+        path = str(self._folder / f".{folder_name(self.version)}-{uuid.uuid4().hex}")
+        try:
+            os.rename(self.path, path)
+        except OSError:
+            path = self.path
+        for _ in range(_TRIES):
+            # who had opened a folder by then may put a file there once it was found to be empty
+            shutil.rmtree(path, ignore_errors=True)
+            if not os.path.lexists(path):
+                return
 
     def _fill(self) -> None:
         for path, content in self.plan.files.items():

@@ -7,6 +7,7 @@ depends on it. (A run whose options charge the decision latency as measured does
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -86,10 +87,11 @@ class Result:
         rows = self.rows
         checkpoints = sum(row.checkpoints for row in rows)
         found["restarts"] = sum(row.restarts for row in rows)
-        found["resize_s"] = sum(row.resize_s for row in rows)
-        found["io_s"] = sum(row.io_s for row in rows)
+        # rounded once: `sum` rounds otherwise from Python 3.12 on
+        found["resize_s"] = math.fsum(row.resize_s for row in rows)
+        found["io_s"] = math.fsum(row.io_s for row in rows)
         if checkpoints:
-            found["mean_checkpoint_s"] = sum(row.checkpoint_s for row in rows) / checkpoints
+            found["mean_checkpoint_s"] = math.fsum(row.checkpoint_s for row in rows) / checkpoints
         if self.energy is not None:
             found["energy_j"] = self.energy.energy_j
             for used in (self.energy.by_state_j, self.energy.of_busy_j):

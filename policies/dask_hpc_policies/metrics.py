@@ -16,6 +16,7 @@ A job counts in a mean when it has the times that the mean needs; a mean over no
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil
@@ -241,4 +242,5 @@ def _window(runs: list[JobRun]) -> tuple[float, float] | None:
 
 def _mean(runs: Iterable[JobRun], value: Callable[[JobRun], float | None]) -> float | None:
     values = [v for v in map(value, runs) if v is not None]
-    return sum(values) / len(values) if values else None
+    # rounded once: `sum` rounds otherwise from Python 3.12 on
+    return math.fsum(values) / len(values) if values else None

@@ -68,3 +68,9 @@ def test_what_is_compared_over_are_the_jobs_that_started_and_ended_in_every_run(
     assert ended_in_all([one, other]) == ((one[0], one[2]), (other[1], other[3]))
     assert ended_in_all([one]) == ((one[0], one[2]),)
     assert ended_in_all([]) == ()
+
+
+def test_means_are_rounded_once_so_that_every_python_gives_the_same() -> None:
+    runs = [JobRun(id=str(i), submit_s=0.0, start_s=0.1, end_s=30.0) for i in range(10)]
+    # added one by one, as Python 3.11 does, they are 0.9999999999999999
+    assert summarize(runs, 10)["mean_wait_s"] == 0.1

@@ -12,6 +12,7 @@ from distributed import Client, LocalCluster
 from helpers import live, until
 
 import dask_hpc
+from dask_hpc.checkpoint.draft import Draft
 from dask_hpc.checkpoint.store import Store
 from dask_hpc.errors import CheckpointError, ConfigError
 from dask_hpc.scheduler.checkpoint import held, to_levels
@@ -111,6 +112,27 @@ async def test_a_scheduler_that_closes_leaves_nothing_half_written(c, s, a, tmp_
     await until(lambda: len(list(tmp_path.glob("*/.0*"))) == 2, "both are written")
     await s.close()
     assert [path.name for path in tmp_path.glob("*/*")] == ["000001"], commits
+
+
+@pytest.mark.errors("the scheduler closes")
+@live(workers=1)
+async def test_nor_does_one_that_closes_while_a_version_is_begun(c, s, a, tmp_path, monkeypatch):
+    fill, filling, closes = Draft._fill, threading.Event(), threading.Event()
+
+    def slow(draft):
+        filling.set()
+        assert closes.wait(10)
+        # longer than a scheduler takes to close that does not wait for it
+        time.sleep(0.2)
+        fill(draft)
+
+    monkeypatch.setattr(Draft, "_fill", slow)
+    rt = await dask_hpc.install(c, checkpoint_store=str(tmp_path))
+    commit = await rt.checkpoint(c.submit(np.zeros, 10), "field", wait=False)
+    await until(filling.is_set, "it is begun")
+    asyncio.get_running_loop().call_soon(closes.set)
+    await s.close()
+    assert not list(tmp_path.glob("*/*")), commit
 
 
 @pytest.mark.errors("the process of the scheduler ends")

@@ -17,6 +17,7 @@ from helpers import live, until
 from sensor_trees import Powercap, contents, counting, limits
 
 import dask_hpc
+from dask_hpc.wire import CAP
 from dask_hpc.worker.power import section as sections
 from dask_hpc.worker.power import sources
 from dask_hpc.worker.power.caps import asked
@@ -128,6 +129,10 @@ async def test_a_device_that_takes_its_time_keeps_no_worker_from_closing_beside_
         await until(lambda: a not in asked._caps, "it gives its caps back")
         for _ in range(20):
             await asyncio.sleep(0.005)
+        # the scheduler, which has not heard of it, goes on asking
+        answer = await a.handlers[CAP](watts=100.0)
+        assert (answer["state"], answer["reason"]) == ("refused", "its worker closes")
+        assert a not in asked._caps
         assert not closing.done()
         assert settable(machine) != before
     finally:

@@ -11,6 +11,7 @@ import logging
 import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -190,14 +191,16 @@ class Commits:
 
     async def _closing(self) -> None:
         """The scheduler is closing, and its process may end then: what is written leaves nothing behind."""
-        for task in (tasks := set(self._tasks)):
+        for task in self._tasks:
             task.cancel()
         for commit in self._commits.values():
             for writing in commit.writings.values():
                 # workers that write are not waited for
                 writing.give_up("the scheduler closes")
-        if tasks:
-            await asyncio.wait(tasks, timeout=_CLOSES_S)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSES_S):
+                while going := self._tasks | self._levels.given_up:
+                    await asyncio.wait(going)
 
     def section(self) -> Mapping[str, Any]:
         """What the file system of the store does, as far as versions have shown: at least so many bytes/s."""

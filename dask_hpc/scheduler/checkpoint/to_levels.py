@@ -19,7 +19,7 @@ from dask_hpc.checkpoint.plan import Plan
 from dask_hpc.checkpoint.segments import NO_ROOM
 from dask_hpc.checkpoint.services import closed
 from dask_hpc.checkpoint.store import Store
-from dask_hpc.checkpoint.store_threads import begin, in_store, soon
+from dask_hpc.checkpoint.store_threads import in_store, soon
 from dask_hpc.checkpoint.versions import numbers
 from dask_hpc.clock import stopwatch_s
 from dask_hpc.errors import CheckpointError
@@ -69,6 +69,8 @@ class ToLevels:
         #: Most bytes per second that writing a version has reached; 0: it is not known.
         self.written_bytes_s = 0.0
         self.silent = Silent(state)
+        #: Versions that were given up before they were begun, until nothing of them is left.
+        self.given_up: set[asyncio.Task[None]] = set()
 
     async def write(self, commit: Commit, keys: Sequence[Any]) -> str:
         """Write a version that is held (`hold`); gives why it has less than was asked for.
@@ -172,7 +174,10 @@ class ToLevels:
         try:
             draft = await asyncio.shield(beginning)
         except asyncio.CancelledError:
-            beginning.add_done_callback(_abandon)
+            # a store that hangs does not keep whoever gives it up
+            abandoning = asyncio.ensure_future(_abandoned(beginning))
+            self.given_up.add(abandoning)
+            abandoning.add_done_callback(self.given_up.discard)
             raise
         try:
             began_s = stopwatch_s()
@@ -286,7 +291,8 @@ async def _touch(folder: str) -> None:
             await in_store(os.utime, folder)
 
 
-def _abandon(beginning: asyncio.Future[Draft]) -> None:
+async def _abandoned(beginning: asyncio.Future[Draft]) -> None:
     """Leave nothing of a version that was given up before it was begun."""
+    await asyncio.wait([beginning])
     if not beginning.cancelled() and beginning.exception() is None:
-        begin(beginning.result().abandon)
+        await in_store(beginning.result().abandon)

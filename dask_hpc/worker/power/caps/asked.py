@@ -22,6 +22,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from distributed.core import Status
+
 from dask_hpc.config import Settings
 from dask_hpc.worker.node import node_settings
 from dask_hpc.worker.power.caps.devices import Leave
@@ -34,6 +36,8 @@ logger = logging.getLogger("distributed.dask_hpc.power")
 _ROOT = Path("/")
 #: A device has so long to take a value, beside what a command may take.
 _PATIENCE_S = 5.0
+#: A worker is closed soon, or is.
+_CLOSES = (Status.closing, Status.closed, Status.failed)
 _REMEDY = "dask hpc power restore brings the old values back"
 
 
@@ -88,11 +92,11 @@ class Caps:
         async with self._turn:
             try:
                 if self._ended:
-                    raise SensorError("its worker closes")
+                    raise _closes()
                 return await asyncio.to_thread(self._look if look else self._cap, watts)
             except SensorError as error:
                 await asyncio.to_thread(self.stop)
-                return {"state": "refused", "reason": error.reason, "remedy": error.remedy}
+                return _refused(error)
 
     def _cap(self, watts: float | None) -> dict[str, Any]:
         if watts is None:
@@ -206,6 +210,14 @@ class Caps:
         return SensorError(found["reason"], found["remedy"]) if "reason" in found else None
 
 
+def _closes() -> SensorError:
+    return SensorError("its worker closes")
+
+
+def _refused(error: SensorError) -> dict[str, Any]:
+    return {"state": "refused", "reason": error.reason, "remedy": error.remedy}
+
+
 #: By worker, those that were asked.
 _caps: dict[Any, Caps] = {}
 
@@ -213,6 +225,9 @@ _caps: dict[Any, Caps] = {}
 async def cap(worker: Any, watts: float | None, look: bool) -> dict[str, Any]:
     """`Caps.cap` of a worker, by the configuration of its node."""
     if worker not in _caps:
+        if worker.status in _CLOSES:
+            # it answers until it is closed, and nobody would have the old values back a second time
+            return _refused(_closes())
         _caps[worker] = Caps(node_settings(), _ROOT)
     return await _caps[worker].cap(watts, look=look)
 
