@@ -196,9 +196,7 @@ def _parameters(function: Any) -> tuple[str, ...]:
 
 def _has(owner: Any, name: str) -> bool:
     """Whether a class says that its objects have an attribute."""
-    return hasattr(owner, name) or any(
-        name in vars(each).get("__annotations__", {}) for each in owner.__mro__
-    )
+    return hasattr(owner, name) or any(name in inspect.get_annotations(each) for each in owner.__mro__)
 
 
 def check_scheduler(scheduler: Scheduler) -> list[str]:
