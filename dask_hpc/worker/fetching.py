@@ -117,7 +117,8 @@ async def ask(pool: Any, address: str, op: str, within_s: float = _ANSWER_S, **a
             try:
                 comm = await asyncio.wait_for(pool.connect(address), _CONNECT_S)
             except OSError as error:
-                away = not await _is_refused(address)
+                # its host says when nobody listens there
+                away = not isinstance(await _probe(address), ConnectionRefusedError)
                 if isinstance(error, TimeoutError):
                     raise TimeoutError(f"no connection within {_CONNECT_S:g} s") from None
                 raise
@@ -180,31 +181,23 @@ async def all_of(calls: Iterable[Awaitable[T]]) -> list[T]:
     return found
 
 
-async def _is_refused(address: str) -> bool:
-    """Whether a host says that nobody listens there."""
+async def _probe(address: str, within_s: float = _OPEN_S) -> OSError | None:
+    """What becomes of a connection to whoever listens there; None: it is taken."""
     told = urlsplit(address)
+    opening = asyncio.open_connection(told.hostname, told.port)
     try:
-        _, writer = await asyncio.wait_for(asyncio.open_connection(told.hostname, told.port), _OPEN_S)
-    except ConnectionRefusedError:
-        return True
-    except OSError:
-        return False
+        _, writer = await asyncio.wait_for(opening, within_s)
+    except OSError as error:
+        return error
     writer.close()
-    return False
+    with suppress(OSError):
+        await writer.wait_closed()
+    return None
 
 
 async def is_open(address: str, within_s: float = _OPEN_S) -> bool:
     """Whether somebody listens there. A comm would try again and again where nobody does."""
-    told = urlsplit(address)
-    try:
-        opening = asyncio.open_connection(told.hostname, told.port)
-        _, writer = await asyncio.wait_for(opening, within_s)
-    except OSError:
-        return False
-    writer.close()
-    with suppress(OSError):
-        await writer.wait_closed()
-    return True
+    return await _probe(address, within_s) is None
 
 
 def listens(address: str) -> None:

@@ -15,6 +15,8 @@ BAR_HELD_MS = 60.0
 #: So many that what jobs do when they end, and lend each other then, is a small part of a graph.
 TASKS = 20_000
 HELD = 100_000
+#: How many jobs there are, and under which policy.
+JOBS = {"1 job": (1, "fcfs"), "4 jobs": (4, "fcfs"), "4 jobs that share nodes": (4, "fair")}
 
 
 def run(options: Options) -> list[Row]:
@@ -23,12 +25,12 @@ def run(options: Options) -> list[Row]:
     rows = []
     for workers in options.pick((16, 256, 1000), (16, 256, 1000), (16,)):
         samples = interleave(_cases(tasks), repetitions, workers, 4)
-        for jobs in (1, 4):
+        for jobs in JOBS:
             roots = differences(samples, f"roots {jobs}", "stock roots")
             pairs = differences(samples, f"pairs {jobs}", "stock pairs")
             # half of the tasks of pairs are dependents, and their roots cost what roots cost
             dependents = [2 * both - root for both, root in zip(pairs, roots, strict=True)]
-            where = f"{workers} workers x 4, {jobs} job{'s' if jobs > 1 else ''}"
+            where = f"{workers} workers x 4, {jobs}"
             for text, kind, figures, bar in (
                 ("root tasks", "roots", roots, BAR_US),
                 ("root/dependent pairs", "pairs", pairs, BAR_US),
@@ -39,7 +41,7 @@ def run(options: Options) -> list[Row]:
         if options.profile:
             for kind in ("roots", "pairs"):
                 print(f"{workers} workers, {kind}")
-                for function, us in our_cost(_cases(tasks)[f"{kind} 1"], workers, 4, tasks)[:14]:
+                for function, us in our_cost(_cases(tasks)[f"{kind} 1 job"], workers, 4, tasks)[:14]:
                     print(f"  {us:7.2f} us/task  {function}")
     held = options.pick(HELD, HELD, 1000)
     for event in ("joins", "pauses and resumes"):
@@ -58,17 +60,20 @@ def run(options: Options) -> list[Row]:
 def _cases(tasks: int) -> dict[str, Measure]:
     cases: dict[str, Measure] = {}
     for kind in ("roots", "pairs"):
-        for jobs in (0, 1, 4):
-            cases[f"{kind} {jobs}" if jobs else f"stock {kind}"] = _case(kind, jobs, tasks)
+        cases[f"stock {kind}"] = _case(kind, 0, tasks)
+        for name, (jobs, policy) in JOBS.items():
+            cases[f"{kind} {name}"] = _case(kind, jobs, tasks, policy)
     return cases
 
 
-def _case(kind: str, jobs: int, tasks: int) -> Measure:
+def _case(kind: str, jobs: int, tasks: int, policy: str = "") -> Measure:
     async def measure(machine: Machine) -> float:
         if not jobs:
             return await machine.us_per_task([(Graph(kind, tasks, "all"), None)])
-        machine.install()
-        opened = [await machine.open_job(f"job-{i}", nodes=machine.size // jobs) for i in range(jobs)]
+        machine.install(policy)
+        # under `fair` jobs that declare a name alone take turns on all nodes
+        fields = {} if policy == "fair" else {"nodes": machine.size // jobs}
+        opened = [await machine.open_job(f"job-{i}", **fields) for i in range(jobs)]
         return await machine.us_per_task([(Graph(kind, tasks // jobs, job.name), job) for job in opened])
 
     return measure

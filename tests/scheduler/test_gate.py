@@ -118,8 +118,9 @@ def test_who_was_set_aside_tries_again_when_all_jobs_are_looked_at():
     woken = []
     for waiting in ({}, {DISK: [1]}):
         admission = Task(
-            lending=Task(loans={}), sharing=Task(sweep=list), queue=Task(first=lambda: None), _aside=waiting,
-            state=Task(jobs=Task(active={}), plain=[]), wake=lambda its=waiting: woken.append(its),
+            lending=Task(loans={}), sharing=Task(sweep=list, pass_time=int), queue=Task(first=lambda: None),
+            _aside=waiting, state=Task(jobs=Task(active={}), plain=[]),
+            wake=lambda its=waiting: woken.append(its),
         )  # fmt: skip
         Admission.sweep(admission)
     assert woken == [{DISK: [1]}]

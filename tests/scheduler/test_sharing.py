@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from types import SimpleNamespace
 
 import dask
@@ -23,6 +24,7 @@ from helpers import (
 )
 
 import dask_hpc
+from dask_hpc.scheduler.placing.admission import Admission
 from dask_hpc.scheduler.placing.sharing import Sharing
 from dask_hpc.scheduler.rpc.service import of
 
@@ -226,11 +228,12 @@ def test_who_takes_turns_on_nodes_of_plain_work_and_which_tasks_are_sent_ahead()
     without = SimpleNamespace(is_default=False, allotment=set(), undeclared=True)
     node, holders = SimpleNamespace(serves=True), [plain]
     state = SimpleNamespace(nodes=SimpleNamespace(at={"a": node}), served_by=lambda address: holders)
-    sharing = Sharing(state, SimpleNamespace(lends=lambda node: True), None, None)
+    turns = SimpleNamespace(place=[without, plain, with_node].index)
+    sharing = Sharing(state, SimpleNamespace(lends=lambda node: True), turns, None)
     sharing.waiting = [with_node, without]
-    assert sharing.on("a") == [plain, without], "who has a node leaves that of plain work to it"
+    assert sharing.on("a") == [without, plain], "who has a node leaves that of plain work to it"
     plain.unfinished = 0
-    assert sharing.on("a") == [plain, with_node, without]
+    assert sharing.on("a") == [without, plain, with_node]
     node.serves = False
     assert sharing.on("a") == []
     # stock's queue is closed only while others take turns there
@@ -243,3 +246,65 @@ def test_who_takes_turns_on_nodes_of_plain_work_and_which_tasks_are_sent_ahead()
         return SimpleNamespace(prefix=SimpleNamespace(name="kind", duration_average=seconds))
 
     assert [sharing.ahead(took(seconds)) for seconds in (-1, 0.1, 0.3)] == [False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("tasks", "more", "left"), [(9, {"a": 1, "b": 2}, []), (1, {"b": 1}, []), (0, {}, ["b"])]
+)
+def test_shared_workers_get_what_stock_would_queue_there_with_what_is_about_to_be_sent(tasks, more, left):
+    held = deque(SimpleNamespace(key=f"held-{i}") for i in range(tasks))
+    job = SimpleNamespace(
+        is_default=False, allotment=(), first=lambda: held[0] if held else None, next_held=held.popleft
+    )
+    a, b = workers = [
+        SimpleNamespace(address=address, nthreads=1, processing={}, long_running=set()) for address in "ab"
+    ]
+    # one task is on its way to `a`, which has one thread
+    batch = [(SimpleNamespace(key="sent"), a, None)]
+    admission = SimpleNamespace(
+        state=SimpleNamespace(
+            scheduler=SimpleNamespace(running=[a, b], WORKER_SATURATION=1.1),
+            owner={ts.key: None for ts in held},
+            served_by=lambda address: [job],
+        ),
+        queue=SimpleNamespace(waits=lambda: False),
+        sharing=SimpleNamespace(
+            turn=lambda jobs, address: (job, held[0]) if held else None,
+            before=lambda worker, jobs: 0,
+            ahead=lambda ts: True,
+        ),
+        _room=lambda slots, job, worker: slots,
+    )
+    admission._deal = lambda *given: Admission._deal(admission, *given)
+    over = []
+    assert Admission._deal_all(admission, [(ws, [job]) for ws in workers], batch, over, "") == []
+    sent = [ws.address for _, ws, _ in batch[1:]]
+    assert ({address: sent.count(address) for address in sent}, over) == (more, left)
+
+
+def test_time_passes_for_who_takes_turns_at_each_sweep_once_also_while_nobody_waits():
+    passed = []
+    state = SimpleNamespace(
+        jobs=SimpleNamespace(named=[], active={}),
+        settings=SimpleNamespace(lend_s=5.0),
+        common=None,
+        in_turn=True,
+    )
+    sharing = Sharing(state, None, SimpleNamespace(advance=lambda: passed.append(1)), None)
+    sharing.look(lambda job: False)
+    assert passed == []
+    sharing.sweep()
+    for _ in range(2):
+        sharing.look(lambda job: False)
+    assert passed == [1]
+    for held in ([], ["held"]):
+        job, offered = SimpleNamespace(queue=held, stranded={}), []
+        state.jobs.active, state.plain = {"job": job}, []
+        Admission.sweep(
+            SimpleNamespace(
+                lending=SimpleNamespace(loans={}), sharing=sharing, queue=SimpleNamespace(first=lambda: None),
+                _aside={}, state=state, offer=offered.append,
+            )
+        )  # fmt: skip
+        # who holds something is looked at in the next pass
+        assert (len(passed), offered) == (2, [job] if held else [])

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 def usual(ts: TaskState) -> tuple[str, float | None]:
     """Name of the task's kind, and how many seconds such tasks took lately; None when none has ended yet."""
-    return ts.prefix.name, of_kind(ts.prefix)
+    kind = ts.prefix
+    return kind.name, of_kind(kind)
 
 
 def of_kind(kind: TaskPrefix) -> float | None:

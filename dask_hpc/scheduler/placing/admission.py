@@ -10,7 +10,7 @@ sweep, which looks at everything while any task is held.
 from __future__ import annotations
 
 import heapq
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -150,7 +150,8 @@ class Admission:
         """Look at every job that has held tasks, and at what no event told to have left a borrowed slot."""
         for address in list(self.lending.loans):
             self.lending.settle(address)
-        if moved := self.sharing.sweep():
+        moved = self.sharing.sweep()
+        if moved:
             self.scan(*moved)
         if self._aside:
             self.wake()
@@ -160,6 +161,8 @@ class Admission:
             waiting += self.state.plain[:1]
         if waiting:
             self.offer(*waiting)
+        elif not moved:
+            self.sharing.pass_time()
 
     def _pass(self) -> None:
         self._scheduled = False
@@ -187,7 +190,6 @@ class Admission:
                 continue
             if self.sharing.waiting and len(jobs := self.sharing.on(address)) > 1:
                 shared.append((worker, jobs))
-                left.append(address)
                 continue
             slots = None
             for job in self.state.served_by(address):
@@ -204,13 +206,8 @@ class Admission:
                     room -= 1
             if slots != 0:  # its holders leave something over
                 left.append(address)
-        for worker, jobs in shared:
-            lent += self._deal(worker, jobs, False, batch, stimulus_id)
-        if len(shared) > 1:
-            sent = Counter([ws.address for _, ws, _ in batch])
-            shared.sort(key=lambda each: sent[each[0].address] + self.sharing.before(*each))
-        for worker, jobs in shared:
-            lent += self._deal(worker, jobs, True, batch, stimulus_id)
+        if shared:
+            lent += self._deal_all(shared, batch, left, stimulus_id)
         if left:
             self._draw(left, stimulus_id)
         if left and self.lending.wanted:
@@ -281,41 +278,74 @@ class Admission:
         if idle:
             self.queue.draw(idle, stimulus_id)
 
+    def _deal_all(
+        self,
+        shared: list[tuple[WorkerState, list[JobRecord]]],
+        batch: Batch,
+        left: list[str],
+        stimulus_id: str,
+    ) -> Batch:
+        """Deal the free slots of workers to jobs in turn; returns what those get that do not hold them.
+
+        Threads come first, on all workers; then slots of tasks that wait behind what executes. Workers that
+        have threads left over are added to `left`.
+        """
+        lent: Batch = []
+        sent: dict[str, int] = defaultdict(int)
+        for _, ws, _ in batch:
+            sent[ws.address] += 1
+        if len(shared) > 1:
+            for worker, jobs in shared:
+                lent += self._deal(worker, jobs, False, batch, sent, stimulus_id)
+            shared.sort(key=lambda each: sent[each[0].address] + self.sharing.before(*each))
+        for worker, jobs in shared:
+            lent += self._deal(worker, jobs, True, batch, sent, stimulus_id)
+            if reads.idle_threads(self.state.scheduler, worker) > sent[worker.address]:
+                left.append(worker.address)
+        return lent
+
     def _deal(
-        self, worker: WorkerState, jobs: list[JobRecord], ahead: bool, batch: Batch, stimulus_id: str
+        self,
+        worker: WorkerState,
+        jobs: list[JobRecord],
+        ahead: bool,
+        batch: Batch,
+        sent: dict[str, int],
+        stimulus_id: str,
     ) -> Batch:
         """Deal the free slots of a worker to jobs in turn; returns what those get that do not hold it.
 
-        Threads come first, on all workers; then (`ahead`) slots of tasks that wait behind what executes.
-        Those are dealt only while the holders have something to send: they come first.
+        Slots of tasks that wait behind what executes are dealt when they are to be (`ahead`), and only while
+        the holders have something to send: they come first. `sent` counts what is about to be sent.
         """
-        scheduler, owner = self.state.scheduler, self.state.owner
-        holders = self.state.served_by(worker.address)
-        sent = sum(ws is worker for _, ws, _ in batch)
-        open_slots = reads.free_slots(scheduler, worker) - sent
-        open_threads = reads.idle_threads(scheduler, worker) - sent
+        scheduler, owner, address = self.state.scheduler, self.state.owner, worker.address
+        holders = self.state.served_by(address)
+        open_slots = reads.free_slots(scheduler, worker) - sent[address]
+        open_threads = reads.idle_threads(scheduler, worker) - sent[address]
         if open_slots > 0 and self.queue.waits() and any(job.is_default for job in jobs):
             self.queue.draw(open_slots, stimulus_id)
         lent: Batch = []
         crowded = crowds.crowd(worker) > 0
         while crowded or open_threads > 0 or (ahead and open_slots > 0):  # else there is nothing to deal
-            job = self.sharing.turn(jobs, worker.address)
-            if job is None:
+            if (turn := self.sharing.turn(jobs, address)) is None:
                 break
-            ts = job.first()
-            assert ts is not None
+            job, ts = turn
             # what waits there and would be done later takes no slot from it
-            later = self.sharing.overtaken(worker, job)
-            slots, idle = open_slots + later, open_threads + later
-            waits = ahead and self.sharing.ahead(ts) and any(each.first() is not None for each in holders)
-            if slots <= 0 or (idle <= 0 and not waits):
+            later = self.sharing.overtaken(worker, job) if crowded else 0
+            slots, room = open_slots + later, open_threads + later
+            if slots <= 0:
                 break
-            if self._room(slots if waits else idle, job, worker) <= 0:
+            if room <= 0:  # it would wait there
+                if not (ahead and self.sharing.ahead(ts) and any(each.first() for each in holders)):
+                    break
+                room = slots
+            if self._room(room, job, worker) <= 0:
                 jobs = [other for other in jobs if other is not job]
                 continue
             job.next_held()
             row = (ts, worker, owner[ts.key])
             batch.append(row)
+            sent[address] += 1
             if job not in holders:
                 lent.append(row)
                 if len(job.allotment):

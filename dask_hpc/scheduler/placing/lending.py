@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 #: Seconds after which the number of tasks of an unknown kind on borrowed slots doubles: messages to a worker
 #: and back take as long. And up to how many.
 ALONE_S, _QUICKLY = 0.01, 8
+#: Why a job has borrowed.
+_BUSY, _NODELESS = "borrowed: its threads are busy", "borrowed: no node yet"
 #: From there on it grows by one, and doubles, so often before they count as long.
 _STEPS, _DOUBLINGS = 100, 10
 
@@ -57,6 +59,8 @@ class Trial:
 class Loan:
     """One task of a job on a node that is not the job's."""
 
+    task: TaskState
+    worker: WorkerState
     borrower: JobRecord
     #: None: the node is nobody's.
     lender: JobRecord | None
@@ -148,11 +152,10 @@ class Lending:
                 continue
             node = state.nodes.at.get(worker.address)
             lender = state.jobs.active.get(node.job) if node is not None and node.job is not None else None
-            loan = Loan(lane.job, lender, trial, ts.run_id, state.now_s())
+            loan = Loan(ts, worker, lane.job, lender, trial, ts.run_id, state.now_s())
             self.loans.setdefault(worker.address, {})[ts.key] = loan
             lane.job.borrowed_tasks += 1
-            why = "its threads are busy" if len(lane.job.reach) else "no node yet"
-            lane.job.lending = f"borrowed: {why}"
+            lane.job.lending = _BUSY if len(lane.job.reach) else _NODELESS
             if lender is not None:
                 lender.lent_tasks += 1
                 lender.lending = "lent: it has no task for a thread"
@@ -162,12 +165,17 @@ class Lending:
         loans = self.loans.get(address)
         if loans is None:
             return
-        tasks, now_s = self.state.scheduler.tasks, self.state.now_s()
-        for key, loan in list(loans.items()):
-            ts = tasks.get(key)
-            if ts is not None and reads.runs_on(ts, address, loan.run_id):
-                continue
-            del loans[key]
+        # most that are looked at are still there: this runs for most tasks of jobs that share nodes
+        over = [
+            key
+            for key, loan in loans.items()
+            if loan.task.processing_on is not loan.worker or loan.task.run_id != loan.run_id
+        ]
+        if not over:
+            return
+        now_s = self.state.now_s()
+        for key in over:
+            loan = loans.pop(key)
             self._over(loan.trial)
             seconds = now_s - loan.since_s
             loan.borrower.borrowed_s += seconds

@@ -47,6 +47,8 @@ class Sharing:
         self.waiting: list[JobRecord] = []
         #: Whether plain work is one of them.
         self.with_plain = False
+        #: Whether time has passed that nobody was told of.
+        self._swept = False
 
     def look(self, wants: Callable[[JobRecord], bool]) -> None:
         """See who takes turns now; `wants` says whether a job has held tasks that may run anywhere."""
@@ -62,15 +64,21 @@ class Sharing:
         if state.in_turn and (len(wanting) > 1 or (sent and turns)):
             self.waiting = turns + sent
         self.with_plain = any(job.is_default for job in self.waiting)
-        if self.waiting:
-            self._turns.advance()
+        if self.waiting or self._swept:
+            self.pass_time()
+
+    def pass_time(self) -> None:
+        """See whose turn it is by now."""
+        self._swept = False
+        self._turns.advance()
 
     def sweep(self) -> list[JobRecord]:
         """What no event tells of: time has passed, or jobs share nodes that did not, or do no more.
 
         A node is pinned or pinned no longer, a producer has ended, a setting has changed. Gives those jobs.
+        Time passes in the next look, or by `pass_time`.
         """
-        self._turns.advance()
+        self._swept = True
         state, moved = self.state, []
         for job in state.jobs.named:
             together = self._turns.shares(job) and all(map(self._parts.lends, state.nodes_of(job)))
@@ -84,16 +92,18 @@ class Sharing:
         return moved
 
     def on(self, address: str) -> list[JobRecord]:
-        """Whose held tasks take turns on the worker; nobody's where only its holder runs."""
-        node = self.state.nodes.at.get(address)
+        """Whose held tasks take turns on the worker, in that order; nobody's where only its holder runs."""
+        state = self.state
+        node = state.nodes.at.get(address)
         if node is None or not node.serves or not self._parts.lends(node):
             return []
-        holders = self.state.served_by(address)
-        if not all(job.undeclared for job in holders):
-            return []
-        plain = any(job.is_default and job.unfinished for job in holders)
+        holders, plain = state.served_by(address), False
+        for job in holders:
+            if not job.undeclared:
+                return []
+            plain = plain or bool(job.is_default and job.unfinished)
         guests = [job for job in self.waiting if job not in holders and not (plain and len(job.allotment))]
-        return [*holders, *guests]
+        return sorted([*holders, *guests], key=self._turns.place)
 
     def on_plain(self) -> bool:
         """Whether jobs take turns on the nodes of plain work: those that have no node."""
@@ -146,8 +156,8 @@ class Sharing:
 
     def before(self, ws: WorkerState, jobs: Sequence[JobRecord]) -> int:
         """How many tasks on the worker would be done before the next one that is dealt there."""
-        job = self.turn(jobs, ws.address)
-        later = 0 if job is None else self.overtaken(ws, job)
+        next_one = self.turn(jobs, ws.address)
+        later = 0 if next_one is None else self.overtaken(ws, next_one[0])
         # of those that are overtaken as many execute already as there are threads
         return len(ws.processing) - max(0, later - ws.nthreads)
 
@@ -156,18 +166,15 @@ class Sharing:
         turn, ts = self._turns.turn(job), job.first()
         return None if turn is None or ts is None else reads.priority_with(ts, turn)
 
-    def turn(self, jobs: Sequence[JobRecord], address: str) -> JobRecord | None:
-        """Whose turn it is on the worker; None when nobody has a task for it."""
-        in_turn = sorted(jobs, key=self._turns.place)
-        return next((job for job in in_turn if self._able(job, address)), None)
+    def turn(self, jobs: Sequence[JobRecord], address: str) -> tuple[JobRecord, TaskState] | None:
+        """Whose turn it is on the worker, of those that are `on` it, and its task; None: nobody has one."""
+        for job in jobs:
+            ts = job.first()
+            if ts is not None and (not len(job.allotment) or address in job.allotment or self._takes(ts)):
+                return job, ts
+        return None
 
     def ahead(self, ts: TaskState) -> bool:
         """Whether the task may be sent to wait behind what executes."""
         _, usual_s = durations.usual(ts)
         return usual_s is not None and usual_s < _AHEAD_S
-
-    def _able(self, job: JobRecord, address: str) -> bool:
-        ts = job.first()
-        if ts is None:
-            return False
-        return not len(job.allotment) or address in job.allotment or self._takes(ts)

@@ -161,7 +161,9 @@ class JobRecord:
     @property
     def reach(self) -> AllotmentSet:
         """Where its tasks may run: on its nodes, or on all that it holds together with other jobs."""
-        return cast(AllotmentSet, self.lanes["rest"].restriction)
+        where = self.lanes["rest"].restriction
+        assert where is not None
+        return where
 
     @property
     def nowhere(self) -> bool:
