@@ -234,8 +234,11 @@ def test_who_takes_turns_on_nodes_of_plain_work_and_which_tasks_are_sent_ahead()
     assert sharing.on("a") == [without, plain], "who has a node leaves that of plain work to it"
     plain.unfinished = 0
     assert sharing.on("a") == [without, plain, with_node]
+    sharing.waiting = [with_node, plain]
+    assert sharing.on("a") == [with_node, plain], "those that wait are in turn already"
     node.serves = False
     assert sharing.on("a") == []
+    sharing.waiting = [with_node, without]
     # stock's queue is closed only while others take turns there
     assert sharing.on_plain()
     plain.allotment = set()
@@ -290,7 +293,8 @@ def test_time_passes_for_who_takes_turns_at_each_sweep_once_also_while_nobody_wa
         common=None,
         in_turn=True,
     )
-    sharing = Sharing(state, None, SimpleNamespace(advance=lambda: passed.append(1)), None)
+    turns = SimpleNamespace(advance=lambda: passed.append(1), place=len)
+    sharing = Sharing(state, None, turns, None)
     sharing.look(lambda job: False)
     assert passed == []
     sharing.sweep()
@@ -308,3 +312,6 @@ def test_time_passes_for_who_takes_turns_at_each_sweep_once_also_while_nobody_wa
         )  # fmt: skip
         # who holds something is looked at in the next pass
         assert (len(passed), offered) == (2, [job] if held else [])
+    sharing.waiting = ["later", "next"]
+    sharing.pass_time()
+    assert sharing.waiting == ["next", "later"], "in turn by now"

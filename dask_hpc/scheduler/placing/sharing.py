@@ -43,7 +43,7 @@ class Sharing:
         self._turns = turns
         #: Whether a task may run on a borrowed slot.
         self._takes = takes
-        #: Jobs that take turns on nodes that are not theirs, since `look`; some may hold no task.
+        #: Jobs that take turns on nodes that are not theirs, since `look`, in turn; some may hold no task.
         self.waiting: list[JobRecord] = []
         #: Whether plain work is one of them.
         self.with_plain = False
@@ -71,6 +71,7 @@ class Sharing:
         """See whose turn it is by now."""
         self._swept = False
         self._turns.advance()
+        self.waiting.sort(key=self._turns.place)
 
     def sweep(self) -> list[JobRecord]:
         """What no event tells of: time has passed, or jobs share nodes that did not, or do no more.
@@ -97,11 +98,14 @@ class Sharing:
         node = state.nodes.at.get(address)
         if node is None or not node.serves or not self._parts.lends(node):
             return []
-        holders, plain = state.served_by(address), False
+        holders, plain, known = state.served_by(address), False, True
         for job in holders:
             if not job.undeclared:
                 return []
             plain = plain or bool(job.is_default and job.unfinished)
+            known = known and job in self.waiting
+        if known and not plain:
+            return self.waiting
         guests = [job for job in self.waiting if job not in holders and not (plain and len(job.allotment))]
         return sorted([*holders, *guests], key=self._turns.place)
 
