@@ -16,6 +16,8 @@ import dask_hpc
 from dask_hpc.scheduler.core.counting import counting
 from dask_hpc.scheduler.core.plugin import HPCSchedulerPlugin
 from dask_hpc.scheduler.internals.crowds import with_all_data
+from dask_hpc.scheduler.tables.expected import Expected
+from dask_hpc.scheduler.tables.meter import Meter
 
 COUNTS = ("unfinished", "held", "processing", "guests", "erred")
 
@@ -134,13 +136,15 @@ class Alone:
         job = SimpleNamespace(held=0, processing=1, unfinished=2, guests=0, is_default=True)
         self.lane = SimpleNamespace(kind="queue", inherited=False, job=job)
         self.task = SimpleNamespace(**{"run_id": None, "dependents": set(), **task})
-        self.lending = SimpleNamespace(wanted=False, loans={})
+        self.lending = SimpleNamespace(
+            wanted=False, loans={}, ended=lambda worker, key: self.done.append(f"{key} has left {worker}")
+        )
         self.queue, self.watching = SimpleNamespace(closed=False), set()
         self.small = SimpleNamespace(held={}, doubtful={}, came=None)
         self.done: list[str] = []
         self.passed_on: list[tuple[str, ...]] = []
 
-    def step(self, start: str, finish: str) -> list[str]:
+    def step(self, start: str, finish: str, **more: object) -> list[str]:
         admission = SimpleNamespace(
             lending=self.lending,
             queue=self.queue,
@@ -157,7 +161,7 @@ class Alone:
             lambda *step, **more: self.passed_on.append(("shuffles", *step)),
             lambda *step, **more: self.passed_on.append(("stealing", *step)),
         )
-        step("x", start, finish, stimulus_id="s", worker="w")
+        step("x", start, finish, stimulus_id="s", worker="w", **more)
         return self.done
 
 
@@ -211,6 +215,28 @@ def test_a_slot_that_is_free_is_looked_at_where_anybody_may_want_it() -> None:
     lent.lending.loans["w"] = {}
     watched.watching.add("z")
     assert [one.step("processing", "memory") for one in (wanted, closed, lent, watched)] == [["freed"]] * 4
+
+
+def test_a_borrowed_slot_is_back_when_its_task_ends() -> None:
+    def ends(*loans: str) -> list[str]:
+        one = Alone(prefix="kind")
+        job = one.lane.job
+        one.lane.kind, job.is_default, job.meter, job.expected = "root", False, Meter(), Expected()
+        one.small.came = lambda key, nbytes: None
+        one.lending.loans.update({address: {} for address in loans})
+        took = {"action": "compute", "start": 0, "stop": 1}
+        return one.step("processing", "memory", nbytes=1, startstops=(took,))
+
+    assert ends() == ends("another") == ["freed"]
+    assert ends("w") == ["freed", "x has left w"]
+
+    # one that is counted in full, whoever's it is
+    plugin, heard = HPCSchedulerPlugin.__new__(HPCSchedulerPlugin), []
+    left = SimpleNamespace(ended=lambda worker, key: heard.append((worker, key)))
+    plugin._admission = SimpleNamespace(freed=lambda worker, lane: None, lending=left)
+    for worker in ("w", None):
+        plugin._count("x", "processing", "released", None, worker, None, None)
+    assert heard == [("w", "x")]
 
 
 def test_the_last_task_ends_its_job() -> None:

@@ -328,6 +328,7 @@ def test_a_kind_is_on_trial_for_as_long_as_the_limit_and_until_its_last_task_has
         settings=SimpleNamespace(lend_s=5.0),
         now_s=lambda: now_s[0],
         nodes=SimpleNamespace(at={}),
+        serving={},
         scheduler=SimpleNamespace(tasks=tasks, loop=loop),
     )
     lending = of_lending.Lending(state, None)

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import time
+from types import SimpleNamespace
 
 import dask
 import pytest
+from distributed import Event
 from helpers import engine, live, record, started, until, within
 from tasks import inc
 
 import dask_hpc
+from dask_hpc.scheduler.internals.allotment import HOLD
+from dask_hpc.scheduler.placing.turns import Turns
 from dask_hpc.scheduler.tables.expected import Expected
+from dask_hpc.scheduler.tables.jobs import JobRecord
+from dask_hpc_policies.jobs.jobspec import job_spec, resolve
 
 TASKS = 40
 
@@ -116,6 +123,56 @@ async def test_plain_work_keeps_what_it_has_done_when_one_job_of_it_takes_over_a
         await until(lambda: state.plain == [first] and state.intake is first, "the one has taken over")
         # tasks of 20 ms
         assert (first.expected.done_s >= 0.2, second.expected.done_s) == (True, 0)
+
+
+@live(1, lend="5 s")
+async def test_what_is_held_is_in_the_order_of_dask_and_gets_its_turn_when_it_is_sent(c, s, a):
+    rt = await dask_hpc.install(c, policy="fair")
+    event = Event()
+    async with rt.job("one") as one, rt.job("two") as two:
+        await started(s, one)
+        sent = {}
+        for job in (one, two):
+            with dask.annotate(hpc_job=job.id):
+                sent[job] = c.map(lambda i, event: event.wait() and i, range(8), event=event, pure=False)
+        await until(lambda: all(record(s, job).held for job in sent), "both hold some")
+        states = [s.tasks[future.key] for futures in sent.values() for future in futures]
+        assert {len(ts.priority) for ts in states if ts.state == "no-worker"} == {3}
+        assert {len(ts.priority) for ts in states if ts.state == "processing"} == {6}
+        first = min(ts.priority[-2] for ts in states)
+        turns = {ts.priority[1] for ts in states if ts.state == "processing"}
+        assert turns == {first}, "what was there before any of them comes first"
+        await event.set()
+        for futures in sent.values():
+            assert await within(c.gather(futures)) == list(range(8))
+
+
+def test_what_comes_back_is_queued_where_it_was():
+    job = JobRecord("one", job_spec("one"), resolve(job_spec("one"), 1), client=None)
+
+    def held(key, *priority):
+        return SimpleNamespace(key=key, state="no-worker", worker_restrictions=HOLD, priority=priority)
+
+    # of a later graph, but it had been sent
+    job.park(held("later", 0, 5, 0, 1.0, 7, 0))
+    job.park(held("own", 0, 6, 1))
+    job.park(held("of others", 0, 9, 0), first=True)
+    assert [job.next_held().key for _ in range(3)] == ["of others", "own", "later"]
+
+
+def test_what_takes_turns_begins_with_the_first_graph_of_which_something_is_held_or_sent():
+    def job(*graphs, undeclared=True):
+        first = SimpleNamespace(priority=(0, graphs[0], 3)) if graphs else None
+        return SimpleNamespace(undeclared=undeclared, first=lambda: first)
+
+    def first_graph(sent, *jobs):
+        state = SimpleNamespace(now_s=float, jobs=SimpleNamespace(active=dict(enumerate(jobs))))
+        return Turns(state, None)._first_graph(sent)
+
+    assert first_graph(4, job(7)) == first_graph(9, job(7), job(4), job()) == 4
+    assert first_graph(4, job(2, undeclared=False)) == 4
+    assert first_graph(-2, job(7), job(-3)) == 7, "tasks have submitted those"
+    assert first_graph(math.inf, job()) == 0
 
 
 def seconds_of(kinds):

@@ -43,7 +43,7 @@ def counting(
     lane_of, held, doubtful = owner.get, small.held, small.doubtful
     lending, loans = admission.lending, admission.lending.loans
     queue, (rounds, producers) = admission.queue, admission.watched
-    freed, came = admission.freed, small.came
+    freed, ended, came = admission.freed, lending.ended, small.came
 
     def transition(
         key: Any,
@@ -104,6 +104,8 @@ def counting(
             if start == "processing":
                 if finish == "memory" and startstops and nbytes is not None:
                     freed(worker, lane)
+                    if worker in loans:
+                        ended(worker, key)
                     job.processing -= 1
                     job.unfinished -= 1
                     job.expected.ended(tasks[key].prefix, job.meter.observe(startstops))

@@ -107,6 +107,8 @@ class HPCSchedulerPlugin(SchedulerPlugin):
             return
         if start == "processing" and startstops is not NO_RUN:
             self._admission.freed(worker, lane)
+            if worker is not None:
+                self._admission.lending.ended(worker, key)
         if lane is None:
             return
         job = lane.job

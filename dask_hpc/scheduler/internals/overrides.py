@@ -258,18 +258,20 @@ class Overrides:
         stock, waiting = type(scheduler).decide_worker_non_rootish, self._waiting_actors
 
         def decide_worker_non_rootish(ts: TaskState) -> WorkerState | None:
-            if self._turn is not None and ts.worker_restrictions is not None:
+            where: Any = ts.worker_restrictions
+            if where is HOLD:  # it gets its turn when it is sent; an actor that is held is none until then
+                return None
+            if self._turn is not None and where is not None:
                 turn = self._turn(ts)
                 if turn is not None:
                     ts.priority = priority_with(ts, turn)
             if waiting and ts in waiting:
                 waiting.discard(ts)
                 ts.actor = True
-            where: Any = ts.worker_restrictions
             ws: WorkerState | None
             # a result that was read back may be made again where its user has said
             free = type(where) is AllotmentSet and not (ts.resource_restrictions or ts.host_restrictions)
-            if free and (where is HOLD or where.worker is not None):
+            if free and where.worker is not None:
                 ws = where.worker if where.worker in scheduler.running else None
             elif not free or (ws := with_all_data(scheduler, ts, where)) is None:
                 ws = stock(scheduler, ts)

@@ -183,8 +183,6 @@ class Admission:
         left: list[str] = []
         shared: list[tuple[WorkerState, list[JobRecord]]] = []
         for address in dirty:
-            if address in self.lending.loans:
-                self.lending.settle(address)
             worker = scheduler.workers.get(address)
             if worker is None:
                 continue

@@ -144,45 +144,59 @@ class Lending:
 
     def lent(self, batch: Iterable[tuple[TaskState, WorkerState, Lane]]) -> None:
         """These tasks were sent where `choose` said; what was refused is not on the worker."""
-        state = self.state
+        state, now_s = self.state, self.state.now_s()
         for ts, worker, lane in batch:
-            trial = self._tried.pop(ts.key, None)
+            trial = self._tried.pop(ts.key, None) if self._tried else None
             if ts.processing_on is not worker:
                 self._over(trial)
                 continue
-            node = state.nodes.at.get(worker.address)
-            lender = state.jobs.active.get(node.job) if node is not None and node.job is not None else None
-            loan = Loan(ts, worker, lane.job, lender, trial, ts.run_id, state.now_s())
-            self.loans.setdefault(worker.address, {})[ts.key] = loan
-            lane.job.borrowed_tasks += 1
-            lane.job.lending = _BUSY if len(lane.job.reach) else _NODELESS
+            address, job = worker.address, lane.job
+            lender = state.serving.get(address) or self._holder(address)
+            loans = self.loans.get(address)
+            if loans is None:
+                loans = self.loans[address] = {}
+            loans[ts.key] = Loan(ts, worker, job, lender, trial, ts.run_id, now_s)
+            job.borrowed_tasks += 1
+            job.lending = _BUSY if len(job.reach) else _NODELESS
             if lender is not None:
                 lender.lent_tasks += 1
                 lender.lending = "lent: it has no task for a thread"
+
+    def _holder(self, address: str) -> JobRecord | None:
+        """Who has the node of the worker, also while it is drained."""
+        node = self.state.nodes.at.get(address)
+        return self.state.jobs.active.get(node.job) if node is not None and node.job is not None else None
 
     def settle(self, address: str) -> None:
         """Account for the tasks that are no longer on borrowed slots of the worker."""
         loans = self.loans.get(address)
         if loans is None:
             return
-        # most that are looked at are still there: this runs for most tasks of jobs that share nodes
         over = [
             key
             for key, loan in loans.items()
             if loan.task.processing_on is not loan.worker or loan.task.run_id != loan.run_id
         ]
-        if not over:
-            return
-        now_s = self.state.now_s()
         for key in over:
-            loan = loans.pop(key)
-            self._over(loan.trial)
-            seconds = now_s - loan.since_s
-            loan.borrower.borrowed_s += seconds
-            if loan.lender is not None:
-                loan.lender.lent_s += seconds
+            self.ended(address, key)
+
+    def ended(self, address: str, key: Any) -> None:
+        """Account for a task that is no longer on the worker, if it was on a borrowed slot there.
+
+        Runs for most tasks of jobs that share nodes.
+        """
+        loans = self.loans.get(address)
+        loan = loans.pop(key, None) if loans else None
+        if loan is None:
+            return
         if not loans:
             del self.loans[address]
+        if loan.trial is not None:
+            self._over(loan.trial)
+        seconds = self.state.now_s() - loan.since_s
+        loan.borrower.borrowed_s += seconds
+        if loan.lender is not None:
+            loan.lender.lent_s += seconds
 
     def tell(self, job: JobRecord) -> None:
         """Write into the trace what a job that ends has lent and borrowed, if it has."""

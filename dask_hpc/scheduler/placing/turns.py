@@ -8,6 +8,7 @@ does not move when others come, so that what was sent long ago and what is sent 
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -111,15 +112,18 @@ class Turns:
         heir.expected.done_s += done_s
         self._virtual = taken_over(self._virtual, job.id, heir.id, done_s)
 
-    def turn(self, job: JobRecord) -> tuple[float, ...] | None:
+    def turn(self, job: JobRecord, since: float = math.inf) -> tuple[float, ...] | None:
         """What comes between the user's priority of the job's tasks and their order in it.
 
-        None for a job whose tasks are not ordered among those of others.
+        None for a job whose tasks are not ordered among those of others. `since` is Dask's count of the graph
+        of one of them.
         """
         if job.reach is not self.state.common and not (job.is_default and len(self.state.common)):
             return None
         if job.expected.grown or job.id not in self._end:
             job.expected.grown = False
+            if not self._end:
+                self._since = self._first_graph(since)
             self._note(job.id, ends(self._virtual, self._works(self._guess_s, grown=job)).get(job.id, 0.0))
         return (self._since, -job.request.priority, self._end[job.id])
 
@@ -131,9 +135,13 @@ class Turns:
         if lane.kind == "free" and lane.job.is_default and len(self.state.common):
             # plain work that has to run here comes before what jobs submit from now on
             return (self._since, 0, self._virtual.clock_s)
-        if not self._end and ts.priority is not None:
-            self._since = ts.priority[-2]
-        return self.turn(lane.job)
+        return self.turn(lane.job) if ts.priority is None else self.turn(lane.job, ts.priority[-2])
+
+    def _first_graph(self, since: float) -> float:
+        """The first graph of which a task is held, or that one; what tasks submit is of none."""
+        held = [job.first() for job in self.state.jobs.active.values() if job.undeclared]
+        graphs = [since, *[ts.priority[-2] for ts in held if ts is not None and ts.priority is not None]]
+        return min([graph for graph in graphs if 0 <= graph < math.inf], default=0.0)
 
     def _works(self, usual_s: Usual = _usual_s, grown: JobRecord | None = None) -> list[Work]:
         jobs = self.state.jobs.active.values()

@@ -119,6 +119,7 @@ class JobRecord:
             "p2p": Lane(self, "p2p", self.allotment),
             "free": Lane(self, "free", None),
         }
+        self._rest = self.lanes["rest"]
         #: Lanes of ended jobs whose tasks are this job's now; those that no task is in any more go.
         self.inherited: WeakSet[Lane] = WeakSet()
         #: Held tasks: (priority, counter, task state). Entries may be stale; see `next_held`.
@@ -161,9 +162,7 @@ class JobRecord:
     @property
     def reach(self) -> AllotmentSet:
         """Where its tasks may run: on its nodes, or on all that it holds together with other jobs."""
-        where = self.lanes["rest"].restriction
-        assert where is not None
-        return where
+        return self._rest.restriction  # type: ignore[return-value]
 
     @property
     def nowhere(self) -> bool:
@@ -283,8 +282,10 @@ class JobRecord:
         if len(self.queue) > 1000 and len(self.queue) > 3 * max(self.held, 1):
             self.queue = [entry for entry in self.queue if is_parked(entry[2])]
             heapq.heapify(self.queue)
-        priority = (-math.inf, *ts.priority) if first else ts.priority
-        heapq.heappush(self.queue, (priority, next(self._counter), ts))
+        own = ts.priority
+        if len(own) > 3:  # a turn that it was sent with says nothing of its place in the job
+            own = (own[0], *own[-2:])
+        heapq.heappush(self.queue, ((-math.inf, *own) if first else own, next(self._counter), ts))
 
     def quiet_for(self, patience_s: float, now_s: float) -> bool:
         """Whether it has had nothing to do for so long; never when that is 0."""
@@ -321,9 +322,8 @@ class JobRecord:
         """How long it has run, without what it waited after it was interrupted."""
         if self.start_s is None:
             return 0.0
-        waits = self.state == "pending" and self.interrupted_s is not None
-        until_s = self.interrupted_s if waits and self.interrupted_s is not None else now_s
-        return until_s - self.start_s - self.paused_s
+        until_s = self.interrupted_s if self.state == "pending" else None
+        return (now_s if until_s is None else until_s) - self.start_s - self.paused_s
 
     def view(self, now_s: float, nodes_up: int, state: JobState | None = None) -> JobView:
         """The job as a policy sees it, in `state` if given; one that is about to start is adapting."""
