@@ -142,6 +142,7 @@ async def test_hosts_that_have_no_room_for_what_was_lost_are_told_of_once(c, s, 
         assert caplog.text.count("is not held elsewhere yet: /dev/shm has no room") == lost
 
 
+@pytest.mark.usefixtures("memory")
 @live(workers=1)
 async def test_a_version_is_not_given_up_for_a_part_of_it_while_hosts_may_answer(c, s, a, monkeypatch):
     rt = await dask_hpc.install(c)
@@ -316,6 +317,7 @@ async def test_of_a_version_that_has_failed_nothing_stays_whoever_still_writes(c
     assert [path.stem for path in segments_of(a, b)] == [named] != [late]
 
 
+@pytest.mark.usefixtures("memory")
 @live(workers=1)
 async def test_what_a_manager_was_not_there_to_hear_of_it_drops_when_it_is_back(c, s, a, monkeypatch):
     # its worker does not have it started again before it is told
