@@ -1,4 +1,6 @@
-"""``distributed.scheduler.no-workers-timeout`` beside a job: plain work fails by it as on stock Dask."""
+"""Tasks without a worker beside a job: ``distributed.scheduler.no-workers-timeout`` and workers that come
+count for plain work as on stock Dask.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from typing import Any
 
 import dask
 import pytest
-from distributed import Client, Scheduler
+from distributed import Client, Scheduler, Worker
 from helpers import Gate, asleep, engine, live, record, started, through, until, within
 from tasks import inc
 
@@ -84,3 +86,28 @@ async def test_plain_work_without_any_worker_fails_as_on_stock_and_a_job_waits(c
     await asleep(s)
     later = c.map(inc, range(3), pure=False)
     assert ["NoWorkerError" in await failure(future) for future in later] == [True] * 3
+
+
+@live(1)
+async def test_a_worker_that_comes_gets_what_waits_for_it_and_is_weighed_for_nothing_that_is_held(c, s, a):
+    rt = await dask_hpc.install(c, policy="fcfs")
+    gate = Gate()
+    async with rt.job("all", nodes=1) as job:
+        await started(s, job)
+        busy = c.map(through, range(6), gate=gate, pure=False)
+        with dask.annotate(hpc_job=None):
+            waits = c.submit(inc, 1, resources={"SOON": 1}, pure=False)
+        await until(lambda: s.tasks.get(waits.key) in s.unrunnable, "it has no worker")
+        held = {ts.key for ts in s.unrunnable} - {waits.key}
+        assert held, "the job holds some"
+        weighed, valid_workers = set(), s.valid_workers
+        s.valid_workers = lambda ts: weighed.add(ts.key) or valid_workers(ts)
+        async with Worker(s.address, resources={"SOON": 1}):
+            assert await within(waits) == 2
+            assert waits.key in weighed
+            assert not weighed & held
+            assert {ts.key for ts in s.unrunnable} == held, "those are held as before"
+            gate.open()
+            assert await within(c.gather(busy)) == list(range(6))
+    await asleep(s)
+    assert "bulk_schedule_unrunnable_after_adding_worker" not in vars(s)

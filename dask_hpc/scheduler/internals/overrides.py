@@ -1,14 +1,11 @@
 """Handlers and methods of one scheduler that are replaced while jobs are active, and put back.
 
-Rules of the file: everything that is replaced here is restored by `Overrides.undo`, but what tells of workers
-(`WorkerEvents`), which is there as long as the runtime is.
+Rules of the file: everything that is replaced here is restored by `Overrides.undo`.
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from heapq import nsmallest
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -23,9 +20,6 @@ from dask_hpc.wire import HELPER_RESOURCE
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, TaskState, WorkerState
-
-
-logger = logging.getLogger(__name__)
 
 
 class OpenWorkers(set[Any]):
@@ -57,6 +51,7 @@ _METHODS = (
     "decide_worker_non_rootish",
     "decide_worker_rootish_queuing_disabled",
     "_check_unrunnable_task_timeouts",
+    "bulk_schedule_unrunnable_after_adding_worker",
 )
 
 
@@ -173,6 +168,26 @@ class Overrides:
         """Let tasks without restrictions run on the nodes of plain work alone, which `plain` gives."""
         self.cache_valid_workers(plain)
         self.keep_siblings_together(plain)
+        self.pass_over_held()
+
+    def pass_over_held(self) -> None:
+        """Let stock look at held tasks no more when a worker comes: none may run there until it is sent.
+
+        There may be a hundred thousand, and stock asks of each where it may run.
+        """
+        scheduler: Any = self._scheduler
+        stock = type(scheduler).bulk_schedule_unrunnable_after_adding_worker
+
+        def runnable(ws: WorkerState) -> dict[Any, Any]:
+            everything = scheduler.unrunnable
+            scheduler.unrunnable = [ts for ts in everything if ts.worker_restrictions is not HOLD]
+            try:
+                found: dict[Any, Any] = stock(scheduler, ws)
+            finally:
+                scheduler.unrunnable = everything
+            return found
+
+        scheduler.bulk_schedule_unrunnable_after_adding_worker = runnable
 
     def cache_valid_workers(self, plain: Callable[[], AllotmentSet | None]) -> None:
         """Answer `valid_workers` for allotments from a cache; `plain` is that of tasks without restrictions.
@@ -312,62 +327,6 @@ class Overrides:
             ts.actor = True
         self._waiting_actors.clear()
         self._turn = None
-
-
-class WorkerEvents:
-    """Tells of workers that come and go, also while no job is active.
-
-    A plugin in the scheduler costs every task a call. This costs none anything: of each worker stock logs an
-    event, and `Scheduler.log_event` is what is replaced, from `wrap` to `unwrap`.
-
-    Parameters
-    ----------
-    joined
-        Gets the address of a worker that has come, once the scheduler knows it.
-    removed
-        Gets what stock logs of a worker that has gone, which the scheduler knows no more.
-    """
-
-    def __init__(
-        self,
-        scheduler: Scheduler,
-        joined: Callable[[str], None],
-        removed: Callable[[Mapping[str, Any]], None],
-    ) -> None:
-        self._scheduler = scheduler
-        self._joined = joined
-        self._removed = removed
-        self._stock: Callable[..., None] | None = None
-
-    def wrap(self) -> None:
-        """Tell from now on."""
-        scheduler: Any = self._scheduler
-        self._stock = scheduler.log_event
-        scheduler.log_event = self._log_event
-
-    def unwrap(self) -> None:
-        """Tell no more."""
-        if vars(self._scheduler).get("log_event") == self._log_event:
-            del vars(self._scheduler)["log_event"]
-
-    def _log_event(self, topic: Any, msg: Any) -> None:
-        assert self._stock is not None
-        self._stock(topic, msg)
-        if topic == "all" and isinstance(msg, dict):
-            try:
-                self._tell(msg)
-            except Exception:
-                # this runs in the midst of what stock does to the worker
-                logger.exception("dask_hpc cannot count a worker that comes or goes")
-
-    def _tell(self, msg: Mapping[str, Any]) -> None:
-        action, address = msg.get("action"), msg.get("worker")
-        # anybody may log events
-        if action == "remove-worker" and address not in self._scheduler.workers:
-            self._removed(msg)
-        elif action == "add-worker" and isinstance(address, str):
-            # stock says so first
-            asyncio.get_running_loop().call_soon(self._joined, address)
 
 
 def _few(ts: TaskState, allotment: set[WorkerState], idle: Collection[str]) -> set[WorkerState]:

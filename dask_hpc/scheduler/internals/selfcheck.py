@@ -49,6 +49,7 @@ _FUNCTIONS: Mapping[tuple[Any, str], tuple[str, ...]] = {
     (module.Scheduler, "decide_worker_non_rootish"): ("self", "ts"),
     (module.Scheduler, "decide_worker_rootish_queuing_disabled"): ("self", "ts"),
     (module.Scheduler, "_clear_task_state"): ("self",),
+    (module.Scheduler, "bulk_schedule_unrunnable_after_adding_worker"): ("self", "ws"),
     (module.Scheduler, "_check_unrunnable_task_timeouts"): (
         "self",
         "timestamp",

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from dask_hpc.scheduler.internals import reads
-from dask_hpc.scheduler.internals.overrides import WorkerEvents
+from dask_hpc.scheduler.internals.worker_events import WorkerEvents
 from dask_hpc.scheduler.tables.heard import labels
 from dask_hpc.scheduler.tables.nodes import node_id
 from dask_hpc.scheduler.tables.state import State
