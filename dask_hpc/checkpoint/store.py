@@ -21,7 +21,7 @@ from functools import cache
 from itertools import islice
 from pathlib import Path
 
-from dask_hpc.checkpoint import passing
+from dask_hpc.checkpoint import passing, versions
 from dask_hpc.checkpoint.branch import Past, branch, read_beside
 from dask_hpc.checkpoint.checksums import crc32c
 from dask_hpc.checkpoint.draft import Draft
@@ -185,7 +185,7 @@ class Store:
         Raises
         ------
         UnknownCheckpoint
-            When there is none; the message says which there are.
+            When there is none; the message says which there are. `UnseenStoreError`: nor is the folder.
         CheckpointValueError
             For a name or version that is none.
         """
@@ -193,10 +193,7 @@ class Store:
         found = {each.version: each for each in numbered(self.folder, checked_name(name))}
         if not found:
             names = [each for each in self.names() if any(numbered(self.folder, each))]
-            raise UnknownCheckpoint(
-                f"no checkpoint is called {name!r} in {self.folder}; there are "
-                f"{', '.join(names[:20]) or 'none'}"
-            )
+            raise versions.unknown(self.folder, name, names)
         if version is not None and version not in found:
             raise UnknownCheckpoint(
                 f"{name!r} has no version {version} in {self.folder}; there are "

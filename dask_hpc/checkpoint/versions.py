@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from dask_hpc.checkpoint import manifest as manifests
 from dask_hpc.checkpoint.branch import Past, past_of
 from dask_hpc.checkpoint.manifest import Manifest
-from dask_hpc.errors import CheckpointError
+from dask_hpc.errors import CheckpointError, UnknownCheckpoint
 
 _WHOLE = re.compile(r"[0-9]{6,18}", re.ASCII)
 #: Manifests that are known to be as they were written, by name, number and file, with what is before each
@@ -19,6 +19,10 @@ _WHOLE = re.compile(r"[0-9]{6,18}", re.ASCII)
 _known: dict[tuple[str, int, tuple[int, ...]], Past] = {}
 _MOST_KNOWN = 1000
 _DRAFT = re.compile(r"\.([0-9]{6,18})-[0-9a-f]{32}", re.ASCII)
+
+
+class UnseenStoreError(UnknownCheckpoint):
+    """This host has not the folder of a store: others may see it, and what is in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,17 @@ class Version:
                 "its path"
             )
         return found
+
+
+def unknown(store: Path, name: str, names: Sequence[str]) -> UnknownCheckpoint:
+    """What to raise when there is no version of a name; `names`: those of which there are some."""
+    if not store.is_dir():
+        return UnseenStoreError(
+            f"no checkpoint is called {name!r} in {store}: this host has no such folder; mount it here by "
+            "the same path, or give another store"
+        )
+    there = ", ".join(names[:20]) or "none"
+    return UnknownCheckpoint(f"no checkpoint is called {name!r} in {store}; there are {there}")
 
 
 def is_whole(path: str, name: str, version: int) -> bool:

@@ -143,7 +143,7 @@ def restore(
     Raises
     ------
     UnknownCheckpoint
-        When there is no such name or version.
+        When there is no such name or version, or no folder of the store on the client's host.
     CheckpointError
         When it cannot be read, or unpickling would be needed, or the store has not answered for
         ``hpc.checkpoint.silence``.
@@ -185,6 +185,7 @@ async def restored(
     from dask_hpc.checkpoint.opening import TRUST, open_checkpoint
     from dask_hpc.checkpoint.store import Store
     from dask_hpc.checkpoint.store_threads import Asked, SilentStoreError
+    from dask_hpc.checkpoint.versions import UnseenStoreError
     from dask_hpc.worker.in_memory import open_records
 
     allow_pickle, key_file = TRUST.validate(allow_pickle), checked_key_file(key_file)
@@ -206,7 +207,7 @@ async def restored(
         except CheckpointError as error:
             if not records:
                 raise type(error)(f"{error}; {held['why']}" if held else str(error)) from None
-            if version is None and isinstance(error, SilentStoreError):
+            if version is None and isinstance(error, (SilentStoreError, UnseenStoreError)):
                 warnings.warn(
                     f"version {held['version']} of {name!r} is restored from the memory of hosts, the store "
                     f"may have a later one: {error}",

@@ -203,8 +203,7 @@ class Flow:
             first = self._begun
             said, turns = {**said, "first": first}, (first, self._submitted)
             await self._channel.ask("flow_analyse", flow=self._id, analysis=name, said=said, turns=turns)
-            window, every, where = (said[one] for one in ("window", "every", "where"))
-            made = Analysis(name, function, window, every, first, where)
+            made = Analysis(name, function, said["window"], said["every"], first, said["where"])
             graph = StepGraph(self._id, self._fields, self._places)
             graph.add_values(made, range(*turns))
             futures = await self._submit(graph) if graph.values else {}
@@ -336,8 +335,9 @@ class Flow:
             futures = await self._submit(graph)
             if self._outcome is not None:
                 return
-            self._turns |= {turn: Turn([futures[key] for key in graph.keys(turn)]) for turn in turns}
+            self._turns |= (new := {turn: Turn([futures[key] for key in graph.keys(turn)]) for turn in turns})
             self._await_values(graph, futures)
+            self._spawn.needed(new[turns[0]].read(new.values(), lambda: graph.forget(self._channel)))
             await self._channel.ask("flow_ahead", flow=self._id, turns=upto)
 
     async def _submit(self, graph: StepGraph) -> dict[str, Future]:

@@ -62,10 +62,14 @@ class StepGraph:
             await channel.ask("expect", keys=self.sources, client=channel.client.id)
         try:
             return await self._send(channel)
-        except BaseException:  # nobody else knows that they do not come: a graph may be long under way
-            with suppress(Exception):
-                await channel.ask("unexpect", keys=self.sources)
+        except BaseException:  # a graph may be long under way
+            await self.forget(channel)
             raise
+
+    async def forget(self, channel: Channel) -> None:
+        """Say that what waits for blocks does not come: nobody else knows."""
+        with suppress(Exception):
+            await channel.ask("unexpect", keys=self.sources)
 
     async def _send(self, channel: Channel) -> dict[str, Future]:
         workers: dict[str, list[str]] = {}

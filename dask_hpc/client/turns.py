@@ -7,7 +7,7 @@ import inspect
 import threading
 import weakref
 from bisect import bisect_left
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -77,6 +77,28 @@ class Turn:
         """A value will come of a task on the cluster, by a task here."""
         self.futures.append(future)
         self.values[analysis] = task
+
+    async def read(self, turns: Iterable[Turn], forget: Callable[[], Awaitable[None]]) -> None:
+        """Wait until the first value of turns that were submitted with this one is there, or given up.
+
+        `forget` has the scheduler expect them no more.
+
+        Raises
+        ------
+        CouplingError
+            When the scheduler could not read what was submitted: then no step ever comes.
+        """
+        if values := [task for turn in turns for task in turn.values.values()]:
+            await asyncio.wait(values, return_when=asyncio.FIRST_COMPLETED)
+        for future in self.sources:
+            # nothing is computed for a source: it fails with its graph alone
+            if future.status == "error" and (error := await _error_of(future)) is not None:
+                await forget()
+                why = " ".join(str(error.__cause__ or error).split())
+                raise CouplingError(
+                    "the scheduler cannot read what an analysis calls, or what that refers to; have it "
+                    f"import their modules, too, or define them in the script: {why}"
+                )
 
     def oust(self) -> None:
         """Have nothing computed of it, and keep its blocks: windows of later steps need them."""

@@ -60,6 +60,8 @@ def test_an_unknown_name_or_version_says_which_there_are(tmp_path: Path) -> None
     store = Store(tmp_path)
     with pytest.raises(UnknownCheckpoint, match="there are none"):
         store.newest("field")
+    with pytest.raises(UnknownCheckpoint, match=r"in .*/away: this host has no such folder; mount it here"):
+        Store(tmp_path / "away").newest("field")
     save(FIELD, tmp_path)
     with unchanged(tmp_path), pytest.raises(UnknownCheckpoint, match="there are field"):
         store.newest("filed")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import statistics
 from types import SimpleNamespace
 
@@ -348,3 +349,33 @@ async def test_blocks_that_come_while_the_task_of_a_failed_step_runs_leave_the_w
     gate.open()
     assert await running == 5
     assert a.address in s.workers
+
+
+class FromElsewhere:
+    """What an analysis calls, of a module that the client alone has."""
+
+    def __call__(self, data):
+        return None
+
+    def __reduce__(self):
+        return importlib.import_module, ("module_of_the_client_alone",)
+
+
+@live(workers=1, timeout=60)
+async def test_an_analysis_that_the_scheduler_cannot_import_fails_the_flow(c, s, a):
+    rt = await dask_hpc.install(c)
+    flow = await rt.couple("heat", FIELDS)
+    await flow.analyse(FromElsewhere(), name="alone")
+    values = flow.results("alone", timeout=20)
+    async with producers(s, *HALVES) as made:
+        await opened(made)
+        for one in made:
+            one.tell("many", first=0, last=20)
+        told_why = "cannot read what an analysis calls, .*: No module named .module_of_the_client_alone"
+        with pytest.raises(CouplingError, match=told_why):
+            await anext(values)
+        for one in made:
+            answer = await told(one)
+            assert (answer["error"], "cannot read" in answer["text"]) == ("CouplingError", True)
+    await flow.close()
+    await nothing_left(s, a)

@@ -26,6 +26,7 @@ from dask_hpc.checkpoint.locks import Lock
 from dask_hpc.checkpoint.plan import Array, Written
 from dask_hpc.checkpoint.store import Store
 from dask_hpc.config import settings
+from dask_hpc.errors import UnknownCheckpoint
 from dask_hpc.scheduler.checkpoint import departing, reading
 from dask_hpc.scheduler.checkpoint.departing import Departing
 from dask_hpc.worker import saved
@@ -202,3 +203,21 @@ def test_a_scheduler_closes_although_the_folder_of_what_was_spilled_hangs(tmp_pa
     finally:
         opens.set()
     assert "stays: the store" in caplog.text
+
+
+@live(workers=1)
+async def test_who_does_not_see_the_store_is_told_that_memory_may_not_have_the_newest(c, s, a, tmp_path):
+    store, away = tmp_path / "store", tmp_path / "away"
+    rt = await dask_hpc.install(c, checkpoint_store=str(store))
+    [first] = c.persist([da.ones(4, chunks=2)])
+    await rt.checkpoint(first, "field", levels=("L1",))
+    [second] = c.persist([da.zeros(4, chunks=2)])
+    await rt.checkpoint(second, "field", levels=("L3",))
+    store.rename(away)  # as on a host that has not mounted it
+    told = r"version 1 of 'field' is restored from .* may have a later one: .* this host has no such folder"
+    with pytest.warns(UserWarning, match=told):
+        back = await dask_hpc.restore("field", c)
+    np.testing.assert_array_equal(await c.compute(back), np.ones(4))
+    with pytest.raises(UnknownCheckpoint, match="this host has no such folder"):
+        await dask_hpc.restore("other", c)
+    away.rename(store)

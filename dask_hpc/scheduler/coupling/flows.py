@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from itertools import product
 from typing import Any, Literal
 
 from dask_hpc.errors import CouplingError
@@ -354,6 +355,11 @@ class Flows:
         flow.fail(reason)
         self._values.drop(flow)
         self._inside.drop(flow)
+        # what has never come is never forgotten: the scheduler may not have been able to read it
+        first = min([flow.given, *(flow.turns.flight if flow.turns is not None else ())])
+        for turn, place in product(range(first, flow.ahead), range(len(flow.places))):
+            if (key := flow.key(turn, place)) not in self._scheduler.tasks:
+                self._watched.unwatch(key, self._moved)
         self._by_id.pop(flow.id, None)
         self._ended[flow.id] = flow.failed
         while len(self._ended) > _REMEMBERED:
