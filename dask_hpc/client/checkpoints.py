@@ -96,7 +96,7 @@ def _require_there(client: Client, keys: Iterable[Key]) -> None:
     missing = [key for key in keys if key not in client.futures]
     if missing:
         raise ValueError(
-            f"{len(missing)} results of what is to be written are not on the cluster, the first is "
+            f"this client has no futures of {len(missing)} results of what is to be written, the first is "
             f"{missing[0]!r}: persist it first (obj = obj.persist(), client.persist(obj)), or give futures"
         )
 

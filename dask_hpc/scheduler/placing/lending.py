@@ -275,7 +275,7 @@ class Lending:
         node = self.state.nodes.at.get(address)
         if node is None or not node.reserved or node.leaves is None or not self._parts.lends(node):
             return []
-        holder = self.state.jobs.active.get(node.job) if node.job is not None else None
+        holder = self._holder(address)
         if holder is not None and holder.request.exclusive:
             return []
         return [job for job in borrowers if not node.leaves(job)]
