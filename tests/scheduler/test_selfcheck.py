@@ -72,6 +72,12 @@ def test_an_event_log_of_another_kind_is_named(monkeypatch: pytest.MonkeyPatch) 
     assert selfcheck.check() == ["Scheduler.log_event has no parameter topic, msg"]
 
 
+def test_a_step_of_tasks_that_there_is_no_more_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stock.Scheduler, "_TRANSITIONS_TABLE", dict(stock.Scheduler._TRANSITIONS_TABLE))
+    del stock.Scheduler._TRANSITIONS_TABLE["waiting", "no-worker"]
+    assert selfcheck.check() == ["the scheduler takes no task from waiting to no-worker in one step"]
+
+
 def test_a_function_with_another_parameter_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stock.ClientState, "__init__", lambda self, name: None)
     assert selfcheck.check() == ["ClientState.__init__ has no parameter client"]

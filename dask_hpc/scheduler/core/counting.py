@@ -124,11 +124,11 @@ def counting(
                 job.unfinished += 1
                 return
             elif start == "waiting":
-                if finish == "waiting":  # stock has found no worker: that comes next
-                    return
                 if finish == "no-worker" and lane.kind == "root":
                     job.held += 1
                     job.park(tasks[key])
+                    return
+                if finish == "waiting":  # stock has found no worker: that comes next
                     return
             elif start == "memory" and finish == "released":
                 try:

@@ -45,13 +45,16 @@ class OpenWorkers(set[Any]):
 SHUFFLE = "shuffle_get_or_create"
 #: Workers that are weighed for a task whose data is outside its allotment.
 _WEIGHED = 4
-#: Methods of the scheduler that are replaced.
+#: Steps of tasks in the table that the scheduler has of them: to a worker, to wait for one, and from there.
+STEPS = (("waiting", "processing"), ("waiting", "no-worker"), ("no-worker", "processing"))
+#: Methods of the scheduler that are replaced, and that table.
 _METHODS = (
     "valid_workers",
     "decide_worker_non_rootish",
     "decide_worker_rootish_queuing_disabled",
     "_check_unrunnable_task_timeouts",
     "bulk_schedule_unrunnable_after_adding_worker",
+    "_TRANSITIONS_TABLE",
 )
 
 
@@ -260,41 +263,34 @@ class Overrides:
         self._turn = turn
 
     def place(self, elsewhere: Callable[[TaskState, WorkerState], bool]) -> None:
-        """Place tasks as stock does, but for held ones, those whose worker has been chosen, and actors.
+        """Place tasks as stock does, but for those whose data is all on one worker, and actors.
 
         Before one is placed behind others, `elsewhere` says whether it is held instead.
 
-        There is nothing to weigh for a held task, one that `writes.admit` has chosen a worker for, and
-        one whose data is all on one worker; stock would take longer over that than over all else. An actor
-        that no worker may have yet waits like any other task: stock has a state for such tasks, and takes it
-        for granted that no actor is ever in it. Until there is a worker for it, it is therefore no actor.
+        There is nothing to weigh where all data is on one worker; stock would take longer over that than
+        over all else. An actor that no worker may have yet waits like any other task: stock has a state for
+        such tasks, and takes it for granted that no actor is ever in it. Until there is a worker for it, it
+        is therefore no actor.
         """
         scheduler: Any = self._scheduler
         stock, waiting = type(scheduler).decide_worker_non_rootish, self._waiting_actors
+        prepare = self._prepare
 
         def decide_worker_non_rootish(ts: TaskState) -> WorkerState | None:
             where: Any = ts.worker_restrictions
             if where is HOLD:  # it gets its turn when it is sent; an actor that is held is none until then
                 return None
-            if self._turn is not None and where is not None:
-                turn = self._turn(ts)
-                if turn is not None:
-                    ts.priority = priority_with(ts, turn)
-            if waiting and ts in waiting:
-                waiting.discard(ts)
-                ts.actor = True
+            prepare(ts)
             ws: WorkerState | None
             # a result that was read back may be made again where its user has said
             free = type(where) is AllotmentSet and not (ts.resource_restrictions or ts.host_restrictions)
-            if free and where.worker is not None:
-                ws = where.worker if where.worker in scheduler.running else None
-            elif not free or (ws := with_all_data(scheduler, ts, where)) is None:
+            if not free or (ws := with_all_data(scheduler, ts, where)) is None:
                 ws = stock(scheduler, ts)
                 if ws is None and HELPER_RESOURCE in (ts.resource_restrictions or ()):
                     # where it may run there are no helper cores (yet): it takes turns there
                     writes.need_no(ts, HELPER_RESOURCE)
                     ws = stock(scheduler, ts)
-            if free and ws is not None and ws is not where.worker and crowd(ws) >= 0 and elsewhere(ts, ws):
+            if free and ws is not None and crowd(ws) >= 0 and elsewhere(ts, ws):
                 return None
             if ws is None and ts.actor:
                 waiting.add(ts)
@@ -302,6 +298,44 @@ class Overrides:
             return ws
 
         scheduler.decide_worker_non_rootish = decide_worker_non_rootish
+        self._hold_in_one_step()
+
+    def _prepare(self, ts: TaskState) -> None:
+        """Give a task that is placed its turn, and have one that has waited as an actor be one."""
+        if self._turn is not None and ts.worker_restrictions is not None:
+            turn = self._turn(ts)
+            if turn is not None:
+                ts.priority = priority_with(ts, turn)
+        if self._waiting_actors and ts in self._waiting_actors:
+            self._waiting_actors.discard(ts)
+            ts.actor = True
+
+    def _hold_in_one_step(self) -> None:
+        """Have held tasks wait without a look for a worker, and those go where `writes.admit` has chosen one.
+
+        Stock finds first that there is none, and tells everybody of a step that has led nowhere.
+        """
+        scheduler: Any = self._scheduler
+        steps, tasks, prepare = type(scheduler)._TRANSITIONS_TABLE, scheduler.tasks, self._prepare
+        ready, hold, choose = (steps[step] for step in STEPS)
+
+        def place(scheduler: Any, key: Any, stimulus_id: str) -> Any:
+            held = tasks[key].worker_restrictions is HOLD
+            return (hold if held else ready)(scheduler, key, stimulus_id)
+
+        def send(scheduler: Any, key: Any, stimulus_id: str) -> Any:
+            ts = tasks[key]
+            where = ts.worker_restrictions
+            ws = where.worker if type(where) is AllotmentSet else None
+            if ws is None or ts.resource_restrictions or ts.host_restrictions:
+                return choose(scheduler, key, stimulus_id)
+            if ws not in scheduler.running:
+                return {}, {}, {}
+            prepare(ts)
+            scheduler.unrunnable.pop(ts, None)
+            return scheduler._add_to_processing(ts, ws, stimulus_id=stimulus_id)
+
+        scheduler._TRANSITIONS_TABLE = {**steps, STEPS[0]: place, STEPS[2]: send}
 
     def undo(self) -> None:
         """Put every original back."""

@@ -23,7 +23,7 @@ from distributed.shuffle._core import SchedulerShuffleState, ShuffleRunSpec
 
 from dask_hpc._version import __version__
 from dask_hpc.errors import InstallError
-from dask_hpc.scheduler.internals.overrides import SHUFFLE
+from dask_hpc.scheduler.internals.overrides import SHUFFLE, STEPS
 from dask_hpc.scheduler.internals.writes import GIVEN_UP, NOT_THERE
 from dask_hpc.trace.records import Header
 
@@ -47,6 +47,7 @@ _FUNCTIONS: Mapping[tuple[Any, str], tuple[str, ...]] = {
         "typename",
     ),
     (module.Scheduler, "decide_worker_non_rootish"): ("self", "ts"),
+    (module.Scheduler, "_add_to_processing"): ("self", "ts", "ws", "stimulus_id"),
     (module.Scheduler, "decide_worker_rootish_queuing_disabled"): ("self", "ts"),
     (module.Scheduler, "_clear_task_state"): ("self",),
     (module.Scheduler, "bulk_schedule_unrunnable_after_adding_worker"): ("self", "ws"),
@@ -159,7 +160,8 @@ _ATTRIBUTES = (
     "tasks workers running plugins extensions unrunnable queued idle_task_count clients handlers "
     "stream_handlers stream_comms periodic_callbacks loop WORKER_SATURATION total_occupancy "
     "_workers_added_total _workers_removed_total no_workers_timeout _no_workers_since worker_plugins "
-    "bandwidth rpc _broker idle total_nthreads resources task_groups task_prefixes transition_log"
+    "bandwidth rpc _broker idle total_nthreads resources task_groups task_prefixes transition_log "
+    "_TRANSITIONS_TABLE"
 ).split()
 #: Attributes of a running cluster.
 _CLUSTER = "workers worker_spec scheduler scheduler_comm scheduler_info loop _adaptive _futures".split()
@@ -180,6 +182,9 @@ def check() -> list[str]:
             problems.append(f"{owner.__name__}.{name} has no parameter {', '.join(missing)}")
     for owner, names in _FIELDS.items():
         problems += [f"{owner.__name__}.{name} is missing" for name in names if not _has(owner, name)]
+    steps = getattr(module.Scheduler, "_TRANSITIONS_TABLE", {})
+    for start, finish in (step for step in STEPS if step not in steps):
+        problems.append(f"the scheduler takes no task from {start} to {finish} in one step")
     for name in ("_WORKER_STATE_CONFIRM", "_WORKER_STATE_UNDEFINED"):
         if not hasattr(stealing, name):
             problems.append(f"stealing.{name} is missing")
