@@ -141,5 +141,31 @@ async def test_one_that_looks_at_more_is_left_to_stock(c, s, *workers):
             await started(s, job)
             found.clear()
             assert await c.submit(inc, 1, pure=False) == 2
-            assert ("waiting", "waiting") in found
+            assert ("waiting", "no-worker") in found
             assert len(found) == len(set(found))
+
+
+@live(1, threads=1)
+async def test_a_held_task_waits_and_is_sent_in_one_step_each(c, s, a):
+    heard: Counter[tuple[str, str]] = Counter()
+
+    class Steps(SchedulerPlugin):
+        def transition(self, key, start, finish, *args, **kwargs):
+            heard[start, finish] += 1
+
+    rt = await dask_hpc.install(c, "fcfs")
+    async with rt.job("one", nodes=1) as job:
+        await started(s, job)
+        s.add_plugin(Steps(), name="steps")
+        first = c.map(inc, range(20), pure=False)
+        rest = c.map(inc, first, pure=False)
+        await c.gather(rest)
+        s.remove_plugin("steps")
+    # those that depend on others are sent at once
+    assert heard == {
+        ("released", "waiting"): 40,
+        ("waiting", "no-worker"): 20,
+        ("no-worker", "processing"): 20,
+        ("waiting", "processing"): 20,
+        ("processing", "memory"): 40,
+    }

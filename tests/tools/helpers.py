@@ -123,10 +123,10 @@ def traces_of_ours(scheduler: Scheduler) -> list[str]:
     ]
     if "plugin dask-hpc-watched" not in found:  # it calls stock's plugins, and they are given back with it
         found += [f"transition of {n}" for n, one in scheduler.plugins.items() if "transition" in vars(one)]
-    found += ["valid_workers"] if "valid_workers" in vars(scheduler) else []
+    replaced = {name for name in vars(scheduler) if hasattr(type(scheduler), name)}
+    found += sorted(replaced - ({"log_event"} if installed(scheduler) else set()))
     manager = scheduler.extensions.get("amm")
     found += ["_find_dropper"] if manager is not None and "_find_dropper" in vars(manager) else []
-    found += ["log_event"] if "log_event" in vars(scheduler) and not installed(scheduler) else []
     found += [
         f"restriction of {ts.key!r}"
         for ts in scheduler.tasks.values()

@@ -329,8 +329,6 @@ class Overrides:
             ws = where.worker if type(where) is AllotmentSet else None
             if ws is None or ts.resource_restrictions or ts.host_restrictions:
                 return choose(scheduler, key, stimulus_id)
-            if ws not in scheduler.running:
-                return {}, {}, {}
             prepare(ts)
             scheduler.unrunnable.pop(ts, None)
             return scheduler._add_to_processing(ts, ws, stimulus_id=stimulus_id)
