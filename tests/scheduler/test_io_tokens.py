@@ -83,7 +83,7 @@ async def test_writers_are_held_to_the_tokens_learned_and_what_needs_none_passes
         # nobody else is
         store.reset()
         with dask.annotate(hpc_job=None):
-            await within(c.gather(c.map(write, [metered] * 8, range(8), pure=False)))
+            await within(c.gather(c.map(write, [metered] * 40, range(40), pure=False)))
         assert store.most == 4
         assert not gate.waiting
 
