@@ -179,8 +179,8 @@ def test_steps_wait_for_room_and_are_told_alike_everywhere() -> None:
     assert turns.ask(0, 20) is None
     turns.done(0)
     assert turns.ask(1, 20) == turns.ask(0, 20) == Verdict(1)
-    assert (turns.completes(1, 1), turns.whole(0, 1)) == (False, False)
-    assert (turns.completes(0, 1), turns.completes(1, 1), turns.whole(1, 1)) == (False, True, True)
+    assert (turns.left(1, 1), turns.whole(0, 1), turns.left(0, 1)) == (2, False, 0)
+    assert (turns.left(1, 1), turns.whole(1, 1), turns.left(1, 1)) == (1, True, 0)
 
 
 def test_a_step_beyond_the_queue_is_left_out_or_the_oldest_one_is() -> None:

@@ -180,6 +180,7 @@ async def test_a_part_that_waits_while_the_other_comes_is_the_last_one_of_its_st
     chunks, flows, brought, tries = [], of(s)._methods["flow_whole"].__self__, [], itertools.count()
     await flow.on_step(lambda step, ds: chunks.append(ds["T"].chunks))
     bring, said, say = flows._bring, [], Flow.say
+    aim, aimed = flows.splits.aim, set()
 
     def late(worker, key, *more):
         if key.endswith("-0-0") and (not brought or next(tries) < 5):
@@ -191,7 +192,12 @@ async def test_a_part_that_waits_while_the_other_comes_is_the_last_one_of_its_st
         said.append(kind)
         say(flow, kind, **what)
 
+    def aims(flow, turn):
+        aimed.add(tuple(brought))
+        aim(flow, turn)
+
     monkeypatch.setattr(flows, "_bring", late)
+    monkeypatch.setattr(flows.splits, "aim", aims)
     monkeypatch.setattr(Flow, "say", hear)
     async with producers(s, *HALVES) as made:
         await opened(made)
@@ -201,6 +207,7 @@ async def test_a_part_that_waits_while_the_other_comes_is_the_last_one_of_its_st
         await until(lambda: flow._done == 1, "its callback has returned")
     assert ([key[-4:] for key in brought], chunks) == (["-0-1", "-0-0"], [((4, 4), (6,))])
     assert said.count("layout") == 1, "however long it waited"
+    assert aimed == {(brought[0],)}, "its values were placed with its last part, not with each"
     # what nobody has closed is in the trace as well
     await s.close()
     assert [row["step"] for row in step_rows(read_trace(path).records)["heat"]] == [0]

@@ -16,6 +16,7 @@ import dask_hpc
 from dask_hpc.scheduler.core.counting import counting
 from dask_hpc.scheduler.core.plugin import HPCSchedulerPlugin
 from dask_hpc.scheduler.internals.crowds import with_all_data
+from dask_hpc.scheduler.internals.stock_plugins import NO_RUN
 from dask_hpc.scheduler.tables.expected import Expected
 from dask_hpc.scheduler.tables.meter import Meter
 
@@ -176,6 +177,20 @@ def test_what_is_not_usual_is_counted_in_full() -> None:
     other_lane = Alone()
     other_lane.lane.kind = "root"
     assert other_lane.step("processing", "memory") == ["in full"]
+
+
+def test_of_what_belongs_to_no_job_only_those_hear_that_look_at_the_step() -> None:
+    def heard(start: str, finish: str, **more: object) -> tuple[list[str], list[str]]:
+        awaited = Alone()
+        awaited.lane = None
+        done = awaited.step(start, finish, **more)
+        return done, [name for name, *_ in awaited.passed_on]
+
+    assert heard("released", "waiting") == heard("waiting", "no-worker") == ([], [])
+    # data has come: no worker has run it
+    assert heard("processing", "memory", startstops=NO_RUN) == ([], [])
+    assert heard("waiting", "processing") == heard("processing", "memory") == (["in full"], ["stealing"])
+    assert heard("memory", "released") == heard("released", "forgotten") == (["in full"], ["shuffles"])
 
 
 @pytest.mark.parametrize("name", ["held", "doubtful"])

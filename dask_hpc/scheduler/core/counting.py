@@ -14,7 +14,7 @@ from typing import Any
 
 from dask_hpc.scheduler.internals.allotment import Lane
 from dask_hpc.scheduler.internals.reads import spent
-from dask_hpc.scheduler.internals.stock_plugins import ENDS
+from dask_hpc.scheduler.internals.stock_plugins import ENDS, NO_RUN
 from dask_hpc.scheduler.internals.writes import restrict
 from dask_hpc.scheduler.placing.admission import Admission
 from dask_hpc.scheduler.tables.jobs import JobRecord
@@ -60,7 +60,8 @@ def counting(
     ) -> None:
         lane = lane_of(key)
         if lane is None:
-            pass
+            if startstops is NO_RUN or (start != "processing" != finish and finish not in ENDS):
+                return  # it waits for data, or has got it: it takes no slot, and cannot be stolen
         elif lane.kind == "queue":
             # it has no restriction, and whoever takes it over from an ended job is plain work, too
             job = lane.job

@@ -292,17 +292,19 @@ class Flow:
 
     def took(self, place: int, step: int, turn: int) -> bool:
         """A place has taken a step without asking; whether that goes on."""
-        assert self.turns is not None
-        given = self.turns.given
+        turns = self.turns
+        assert turns is not None
+        given = turns.given
         try:
-            goes_on = self.turns.took(place, step, turn)
+            goes_on = turns.took(place, step, turn)
         except ValueError as error:
             self.fail(f"flow {self.name!r} has failed: {error}")
             return False
-        if self.turns.given != given:
+        if turns.given != given:
             self.begun(given)
         if goes_on and self.gone and (gone := self.lacked(step)) is not None:
             self.fail(f"flow {self.name!r} has failed: rank {gone} has left without step {step}")
+            return False
         return goes_on
 
     def lie(self, number: int, step: int, layout: Layout) -> str:
@@ -331,7 +333,7 @@ class Flow:
             lies = tuple((name, (tuple(at), tuple(shape))) for name, at, shape in layout)
             self.layouts.setdefault(place, {})[turn] = lies
             self.covered = False
-        if self.covered or not self.turns.completes(place, turn):
+        if self.covered or self.turns.left(place, turn) != 1:
             return ""
         placed = []
         for number in range(len(self.places)):

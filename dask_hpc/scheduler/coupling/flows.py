@@ -268,27 +268,29 @@ class Flows:
             Where they lie; None: where those of the last step of the place lay.
         """
         found = self._by_id.get(flow)
-        if found is None or found.failed or found.turns is None or found.places[place] != worker:
+        if found is None or (turns := found.turns) is None or found.failed or found.places[place] != worker:
             return _NOT_KEPT
-        if not found.took(place, step, turn) or found.failed:
+        if not found.took(place, step, turn):
             return _NOT_KEPT
-        key = found.key(turn, place)
-        seen_last: bool | None = None
+        key = contract.block_key(flow, turn, place)
+        left: int | None = None
         while True:
             # which place is the last one of a turn may not be known before it can have its data
-            last, seen_last = seen_last, found.turns.completes(place, turn)
-            if last is not seen_last and (why := found.laid_out(place, turn, layout)):
+            before, left = left, turns.left(place, turn)
+            if before != left and (why := found.laid_out(place, turn, layout)):
                 found.fail(f"flow {found.name!r} has failed: {why}")
                 return _NOT_KEPT
-            self.splits.aim(found, turn)
+            if left < 2:
+                # until all parts are there its values wait: the last one decides for the whole step
+                self.splits.aim(found, turn)
             if not (answer := self._bring(worker, key, nbytes, type_name)):
                 break
             if answer == "refused":
                 return _NOT_KEPT
             await rung(found.bell, 0.01)
-        if not found.turns.has(place, turn):  # sent again they are no more
+        if left:  # sent again they are no more
             found.bytes += nbytes
-        if found.turns.whole(place, turn):
+        if turns.whole(place, turn):
             self.splits.whole(found, turn)
             found.say("whole", turn=turn)
         room = found.room()

@@ -226,10 +226,7 @@ class Splits:
         self.helpers.leave(flow.places, flow.kept_threads(threads))
 
     def aim(self, flow: Flow, turn: int) -> None:
-        """A part of a step is about to be there: its values are to be computed where they are placed.
-
-        Until all parts are there these tasks wait, so that the last part decides for the whole step.
-        """
+        """All parts of a step are about to be there: its values are to be computed where they are placed."""
         if self._flows.get(flow.name) is not flow:
             self._flows[flow.name] = flow
             # it may need nodes that others do without

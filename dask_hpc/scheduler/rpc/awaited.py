@@ -99,12 +99,10 @@ class Awaited:
 
     def bring(self, worker: str, key: Any, nbytes: int, type_name: str) -> NotYet:
         """The same of one key; nothing: the worker has it. Runs once for each part of a step of a flow."""
-        if key in self._announced:
-            return "later"
         scheduler = self._engine.scheduler
         ts, ws = scheduler.tasks.get(key), scheduler.workers.get(worker)
-        if key not in self._awaited or ts is None or ts.state != "no-worker" or ws is None:
-            return "refused"
+        if ts is None or ts.state != "no-worker" or key not in self._awaited or ws is None:
+            return "later" if key in self._announced else "refused"
         return "" if writes.arrive(scheduler, ts, ws, nbytes, type_name, _STIMULUS) else "later"
 
     def give_up(self, keys: Sequence[Any]) -> None:

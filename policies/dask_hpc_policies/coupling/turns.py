@@ -76,9 +76,10 @@ class Turns:
         #: The same by their turns, those that are left out left out.
         self._taken: dict[int, _Step] = {}
         self._last: int | None = None
-        self._ended = 0
         self._computed: set[int] = set()
         self._kept = 0
+        #: The turn from which on a place has to ask; those below it may be taken unasked.
+        self.room = queue if when_full == "wait" else 0
         #: Turns that have been given, and steps in flight by turn.
         self.given = 0
         self.flight: dict[int, int] = {}
@@ -127,11 +128,6 @@ class Turns:
         self._last = step
         self._forget()
 
-    @property
-    def room(self) -> int:
-        """The turn from which on a place has to ask; those below it may be taken unasked."""
-        return self._ended + self._queue if self._when_full == "wait" else 0
-
     def took(self, place: int, step: int, turn: int) -> bool:
         """A place has taken a step unasked; whether it goes on: it may be lost by now.
 
@@ -165,10 +161,10 @@ class Turns:
         found = self._taken.get(turn)
         return found is not None and place in found.whole
 
-    def completes(self, place: int, turn: int) -> bool:
-        """Whether a place is the only one that has not had all its blocks of a turn."""
+    def left(self, place: int, turn: int) -> int:
+        """How many places have not had all their blocks of a turn; 0 when this one is none of them."""
         found = self._taken.get(turn)
-        return found is not None and place not in found.whole and len(found.whole) + 1 == self._places
+        return 0 if found is None or place in found.whole else self._places - len(found.whole)
 
     def computed(self, turn: int) -> None:
         """All values of a turn are there, and wait for whoever reads."""
@@ -178,8 +174,8 @@ class Turns:
     def done(self, turn: int) -> None:
         """Whoever is to have that turn has had it."""
         self._computed.discard(turn)
-        if self.flight.pop(turn, None) is not None:
-            self._ended += 1
+        if self.flight.pop(turn, None) is not None and self._when_full == "wait":
+            self.room += 1
 
     def begun(self, place: int, upto: int | None = None) -> dict[int, int]:
         """Steps that go on and that a place has begun, by their turns, oldest first.
