@@ -9,13 +9,12 @@ import sys
 import threading
 import time
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import wait
 from pathlib import Path
 from threading import Thread
 from types import SimpleNamespace
 
 import numpy as np
-import pytest
 import zarr
 from distributed.metrics import context_meter
 from zarr.core.buffer import default_buffer_prototype
@@ -24,7 +23,7 @@ from zarr.storage import LocalStore, LoggingStore, MemoryStore, ZipStore
 from dask_hpc.scheduler.internals.span_metrics import executed
 from dask_hpc.scheduler.io.learned import Learned, Run
 from dask_hpc.wire import IO_METRIC
-from dask_hpc.worker.io import counters, mounts, tasks
+from dask_hpc.worker.io import counters, mounts
 from dask_hpc.worker.io.mounts import mount_of
 from dask_hpc.worker.io.rest import through_files
 from dask_hpc.worker.metered import metered
@@ -39,7 +38,7 @@ def test_bytes_are_of_the_latest_file_that_was_opened_for_them(monkeypatch):
     both = [("/both", None, os.O_RDWR), *opened]
 
     def places(opened):
-        return [counters._place(opened, counters.Thread(), writing=writing)[0] for writing in (False, True)]
+        return [counters._place(opened, writing=writing)[0] for writing in (False, True)]
 
     assert (places(opened), places(opened[::-1])) == (["/in", "/out"], ["/in", "/out"])
     assert (places(both[:1]), places([])) == (["/both", "/both"], ["unknown", "unknown"])
@@ -147,62 +146,7 @@ def test_only_the_latest_files_of_a_task_are_remembered():
         return len(counters._here.opened)
 
     counters.listen()
-    assert counters.counted(many, counters.Moved(), counters.Thread()) == counters._MOST_FILES
-
-
-class Wakes(asyncio.SelectorEventLoop):
-    """What wakes it counts as written, as of uvloop."""
-
-    def _write_to_self(self):
-        if self._csock is not None:
-            os.write(self._csock.fileno(), b"\0")
-
-
-@pytest.mark.parametrize("loop", [asyncio.SelectorEventLoop, Wakes])
-def test_what_else_runs_on_a_thread_is_of_no_task(loop, tmp_path, monkeypatch):
-    # a file that was opened before any task is: it is not known where what is written to it is
-    before = os.open(tmp_path / "before", os.O_CREAT | os.O_WRONLY)
-    paths = {n: tmp_path / str(n) for n in (1, 20, 300, 4000)}
-
-    async def run():
-        looks = Counter()
-        inner = counters._Open.counts
-
-        def counted(file):
-            looks[threading.get_ident()] += 1
-            return inner(file)
-
-        monkeypatch.setattr(counters._Open, "counts", counted)
-        here = asyncio.get_running_loop()
-        moved = []
-
-        async def task(executor, function, *args):
-            moved.append(counters.Moved())
-            token = tasks._MOVED.set(moved[-1])
-            await here.run_in_executor(executor, function, *args)
-            tasks._MOVED.reset(token)
-
-        with ThreadPoolExecutor(1) as threads:
-            for _ in range(2):
-                counting = tasks.CountingThreadPoolExecutor(threads)
-                for n, path in paths.items():
-                    await task(counting, path.write_bytes, bytes(n))
-                await task(threads, paths[1].write_bytes, bytes(7))
-                monkeypatch.setattr(mounts, "_looked", (-mounts._LOOK_AGAIN_S, counters.UNKNOWN))
-                await task(counting, os.write, before, bytes(50000))
-                await task(counting, paths[20].read_bytes)
-                counting.leave()
-                await task(threads, paths[1].write_bytes, bytes(9))
-        told = [(one.read, one.write) for one in moved]
-        written = [(0, n) for n in paths]
-        assert told == 2 * [*written, (0, 0), (0, 50000), (20, 0), (0, 0)]
-        return max(looks.values())
-
-    with asyncio.Runner(loop_factory=loop) as runner:
-        looks = runner.run(run())
-    os.close(before)
-    # at the start of the first, after what was not counted, and where files were looked at
-    assert looks == 2 * (6 + 6 if loop is Wakes else 6 + 3)
+    assert counters.counted(many, counters.Moved()) == counters._MOST_FILES
 
 
 def test_what_is_written_to_a_file_is_of_its_mount_whatever_kind_of_store_writes_it(tmp_path):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from asyncio import AbstractEventLoop
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -93,18 +92,10 @@ class Moved:
     counted: bool = field(default=False)
 
 
-class Thread(threading.local):
-    """Of one thread that runs tasks: its counters, open as long as it lives, and what they were of late."""
+class _Here(threading.local):
+    """Of one thread that runs tasks: its counters, open as long as it lives, and what its task has opened."""
 
     counts: Callable[[], Counts] | None = None
-    #: At the end of what was counted last, if nothing else has run since: a look at a thread that has just
-    #: been woken is what counting costs most.
-    after: Counts | None = None
-
-
-class _Here(threading.local):
-    """What the task of a thread has opened."""
-
     opened: deque[tuple[Any, ...]] | None = None
 
 
@@ -130,7 +121,7 @@ def _heard(event: str, arguments: tuple[Any, ...]) -> None:
             opened.append(arguments)
 
 
-def counted(function: Callable[[], Any], moved: Moved, thread: Thread) -> Any:
+def counted(function: Callable[[], Any], moved: Moved) -> Any:
     """Call a function on this thread; `moved` says then what it has moved.
 
     Raises
@@ -138,20 +129,20 @@ def counted(function: Callable[[], Any], moved: Moved, thread: Thread) -> Any:
     Exception
         Whatever the function raises.
     """
-    look = thread.counts
+    look = _here.counts
     if look is None:
         try:
-            look = thread.counts = _Open(_THREAD).counts
+            look = _here.counts = _Open(_THREAD).counts
         except OSError:  # too many files are open
             return function()
-    before, began, used = thread.after or look(), perf_counter(), getrusage(RUSAGE_THREAD).ru_utime
+    before, began, used = look(), perf_counter(), getrusage(RUSAGE_THREAD).ru_utime
     opened: deque[tuple[Any, ...]] = deque(maxlen=_MOST_FILES)
     _here.opened = opened
     try:
         return function()
     finally:
         _here.opened = None
-        thread.after = after = look()
+        after = look()
         computed = getrusage(RUSAGE_THREAD).ru_utime - used
         moved.waited_s = max(0.0, perf_counter() - began - computed)
         moved.read = max(0, after.read - before.read - before.own)
@@ -160,25 +151,16 @@ def counted(function: Callable[[], Any], moved: Moved, thread: Thread) -> Any:
         # no failure of this is the task's: where it was stays unknown
         with suppress(OSError, ValueError):
             if moved.read:
-                moved.read_from = _place(opened, thread, writing=False)
+                moved.read_from = _place(opened, writing=False)
             if moved.write:
-                moved.written_to = _place(opened, thread, writing=True)
+                moved.written_to = _place(opened, writing=True)
 
 
-def waking_is_counted(loop: AbstractEventLoop) -> bool:
-    """Whether waking an event loop, as threads do when a task ends, counts as written (uvloop's does)."""
-    before = counts()
-    loop.call_soon_threadsafe(int)
-    return counts().write != before.write
-
-
-def _place(opened: Sequence[tuple[Any, ...]], thread: Thread, *, writing: bool) -> tuple[str, str]:
+def _place(opened: Sequence[tuple[Any, ...]], *, writing: bool) -> tuple[str, str]:
     """Where the latest file is that was opened for this; files that others opened: where all of them are."""
     for path, _, flags in reversed(opened):
         access = flags & os.O_ACCMODE
         fits = access != os.O_RDONLY if writing else access != os.O_WRONLY
         if fits and (found := mount_of_file(path)) is not None:
             return found
-    # which reads files itself
-    thread.after = None
     return mount_of_open_files()

@@ -7,7 +7,6 @@ whose span says so runs on the same threads, between two looks at the thread's c
 
 from __future__ import annotations
 
-from asyncio import get_running_loop
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, Future
 from contextvars import ContextVar
@@ -20,7 +19,7 @@ from distributed.metrics import context_meter
 from distributed.threadpoolexecutor import ThreadPoolExecutor
 
 from dask_hpc.wire import COUNTED_SPAN, IO_ESTIMATED, IO_METRIC, IO_SECONDS
-from dask_hpc.worker.io.counters import FEW_BYTES, Moved, Thread, counted, counts, listen, waking_is_counted
+from dask_hpc.worker.io.counters import FEW_BYTES, Moved, counted, counts, listen
 from dask_hpc.worker.io.mounts import mount_of_open_files
 from dask_hpc.worker.io.rest import rest
 
@@ -31,38 +30,14 @@ _MOVED: ContextVar[Moved] = ContextVar("hpc_moved")
 
 
 class CountingThreadPoolExecutor(Executor):
-    """Runs what it is given on the threads of another executor, and counts; Dask knows by the name.
-
-    Until `leave` what the other is given passes through here: what was counted of a thread at the end of one
-    task is what it has at the beginning of the next, but where something else has run on it between.
-    """
+    """Runs what it is given on the threads of another executor, and counts; Dask knows by the name."""
 
     def __init__(self, threads: Executor) -> None:
         self._threads = threads
-        self._submit = threads.submit
-        self._thread = Thread()
-        self._always_look = waking_is_counted(get_running_loop())
-        threads.submit = self._not_counted  # type: ignore[method-assign]
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Have it run, counted for `_MOVED`."""
-        return self._submit(self._counted, partial(function, *args, **kwargs), _MOVED.get())
-
-    def _counted(self, function: Callable[[], Any], moved: Moved) -> Any:
-        if self._always_look:
-            self._thread.after = None
-        return counted(function, moved, self._thread)
-
-    def _not_counted(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        return self._submit(self._others, function, *args, **kwargs)
-
-    def _others(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        self._thread.after = None
-        return function(*args, **kwargs)
-
-    def leave(self) -> None:
-        """Leave the other executor alone from now on."""
-        self._threads.__dict__.pop("submit", None)
+        return self._threads.submit(counted, partial(function, *args, **kwargs), _MOVED.get())
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Its threads are another's, who ends them."""
@@ -87,8 +62,7 @@ class Counting:
         self._waited: list[tuple[str, str, float]] = []
         #: Those that run now.
         self._running = 0
-        self._executor = CountingThreadPoolExecutor(worker.executors["default"])
-        worker.executors[_EXECUTOR] = self._executor
+        worker.executors[_EXECUTOR] = CountingThreadPoolExecutor(worker.executors["default"])
         worker.execute = self.execute
         rest.join(self._threads)
 
@@ -97,7 +71,6 @@ class Counting:
         rest.leave(self._threads)
         self._worker.__dict__.pop("execute", None)
         self._worker.executors.pop(_EXECUTOR, None)
-        self._executor.leave()
 
     def _threads(self) -> Iterator[int]:
         yield self._loop_thread
