@@ -49,7 +49,11 @@ class Draft:
         The number that it gets.
     target
         The folder that it gets once it is whole.
+    given_up
+        Whether nobody waits for it any more: then it gets no name, also when it is being finished.
     """
+
+    given_up = False
 
     def __init__(self, folder: Path, plan: Plan, newest: int, after: int = 0) -> None:
         self._key = None if plan.sealed is None else read_key()
@@ -105,6 +109,7 @@ class Draft:
             # before that nothing is a version, after that all of it is
             self._write_manifest(found)
             with Lock.take(self._folder):
+                self._check_wanted()
                 self._check_newest()
                 self._rename(Path(self.target))
         except OSError as error:
@@ -261,10 +266,15 @@ class Draft:
         try:
             sync_folder(str(self._folder))
             sync_folder(str(self._folder.parent))
-        except OSError:
+            self._check_wanted()
+        except (OSError, CheckpointError):
             # its writer is told that there is none
             rename(str(target), self.path)
             raise
+
+    def _check_wanted(self) -> None:
+        if self.given_up:
+            raise CheckpointError(f"version {self.version} of {self.plan.name} was given up")
 
     def _check_newest(self) -> None:
         newest = max(numbers(self._folder), default=0)

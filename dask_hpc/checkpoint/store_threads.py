@@ -11,6 +11,7 @@ kernel for a mount has none. Who looks late had no processor itself, and what it
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from collections import deque
@@ -20,6 +21,8 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 from dask_hpc.clock import stopwatch_s
 from dask_hpc.errors import CheckpointError
+
+logger = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -183,6 +186,19 @@ class Asked:
         try:
             if not wait_for(answer, self._patience_s):
                 raise self._silent()
+            return answer.result()
+        finally:
+            del answer  # as in the thread
+
+    def to_end(self, function: Callable[P, T], *args: P.args, **more: P.kwargs) -> T:
+        """The same, however long it takes, for what is to be written there and nowhere else.
+
+        Whoever waits can be interrupted; what has begun goes on then.
+        """
+        answer = begin(function, *args, **more)
+        try:
+            if not wait_for(answer, self._patience_s):
+                logger.warning("Goes on waiting: %s", self._silent())
             return answer.result()
         finally:
             del answer  # as in the thread

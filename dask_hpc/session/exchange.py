@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 from dask_hpc.checkpoint.locks import Lock
 from dask_hpc.checkpoint.names import is_pack
+from dask_hpc.checkpoint.store_threads import PATIENCE_S, Asked, SilentStoreError
 from dask_hpc.clock import stopwatch_s
 from dask_hpc.errors import CheckpointError
 
@@ -55,10 +56,12 @@ class FolderExchange:
         self._failed: str | None = None
         self._lock: Lock | None = None
         self._folder = folder
+        #: The folder may be on a mount that hangs: whoever waits can be interrupted, and hears of it at last.
+        self._ask = Asked(folder, timeout_s + PATIENCE_S)
         word = uuid.uuid4().hex
         if rank == 0:
-            self._open(word)
-        found = self([word, size]) if rank == 0 else self._joined(word)
+            self._asked(self._open, word)
+        found = self([word, size]) if rank == 0 else self._asked(self._joined, word)
         if any(told != size for _, told in found):
             self._release()
             sizes = ", ".join(str(told) for _, told in found)
@@ -68,6 +71,17 @@ class FolderExchange:
 
     def __call__(self, value: Any) -> list[Any]:
         """A round; raises CheckpointError when another process does not come in time or has given up."""
+        found: list[Any] = self._asked(self._round_of, value)
+        return found
+
+    def _asked(self, act: Callable[..., T], *arguments: Any) -> T:
+        try:
+            return self._ask(act, *arguments)
+        except SilentStoreError:
+            self._failed = self._failed or f"{self._base} has not answered for {self._timeout_s:g} s"
+            raise self._over() from None
+
+    def _round_of(self, value: Any) -> list[Any]:
         self._post(f"{self._round}-{self._rank}", value)
         if self._rank == 0:
             found = self._until(self._collected, "the other processes")
@@ -82,12 +96,20 @@ class FolderExchange:
     def give_up(self, reason: str) -> None:
         """Have the others not wait for this process any more."""
         self._failed = self._failed or reason
+        with suppress(SilentStoreError):
+            Asked(self._base, PATIENCE_S)(self._tell, reason)
+
+    def _tell(self, reason: str) -> None:
         with suppress(OSError, CheckpointError):
             self._write(self._folder, _GIVEN_UP, f"rank {self._rank} has given up: {reason}")
         self._release()
 
     def close(self) -> None:
         """Leave for good; rank 0 waits for the others, and removes the folder of the run."""
+        with suppress(SilentStoreError):
+            self._ask(self._leave)
+
+    def _leave(self) -> None:
         if self._rank:
             self._post(f"{self._round}-{self._rank}", None)
         elif self._failed is None:
@@ -150,11 +172,17 @@ class FolderExchange:
                 if self._round or self._rank == 0:
                     self._failed = self._read(_GIVEN_UP)
             if stopwatch_s() >= end_s:
-                self.give_up(f"it has waited {self._timeout_s:g} s for {whom}")
+                self._failed = f"it has waited {self._timeout_s:g} s for {whom}"
+                self._tell(self._failed)
                 break
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LOOK_S[1])
-        raise CheckpointError(f"rank {self._rank} of {self._size} cannot go on: {self._failed}; run it again")
+        raise self._over()
+
+    def _over(self) -> CheckpointError:
+        return CheckpointError(
+            f"rank {self._rank} of {self._size} cannot go on: {self._failed}; run it again"
+        )
 
     def _read(self, name: str) -> Any:
         """What is said in a file; None: nothing yet."""

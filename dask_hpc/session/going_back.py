@@ -20,11 +20,13 @@ from dask_hpc.checkpoint.names import checked_version
 from dask_hpc.checkpoint.opening import check_files, load
 from dask_hpc.checkpoint.plan import Array
 from dask_hpc.checkpoint.store import Store
+from dask_hpc.checkpoint.store_threads import SilentStoreError
 from dask_hpc.checkpoint.values import form
 from dask_hpc.checkpoint.versions import numbers
 from dask_hpc.checkpoint.versions import past as past_in_store
 from dask_hpc.errors import CheckpointError, CheckpointValueError, UnknownCheckpoint
 from dask_hpc.session.held import Held
+from dask_hpc.session.in_store import asked
 from dask_hpc.session.ranks import Ranks
 from dask_hpc_policies import numeric
 
@@ -143,7 +145,7 @@ def go_back(
     memory: Memory | None,
     name: str,
     ranks: Ranks,
-    asked: int | None,
+    version: int | None,
     targets: Mapping[str, Held],
 ) -> tuple[int, Found | None]:
     """The newest version that all processes can open and read, or the one asked for.
@@ -169,14 +171,15 @@ def go_back(
     CheckpointValueError
         When no session has written it, or a target cannot take what there is.
     """
-    asked = checked_version(asked)
+    version = checked_version(version)
     held = [] if memory is None else memory.readable()
 
     def past(id: str) -> Past:
         assert memory is not None
         return past_of(memory.record(id)[0].manifest)
 
-    newest, candidates = ranks.first(lambda: _candidates(store, held, past, name, asked))
+    find = partial(_candidates, store, held, past, name, version)
+    newest, candidates = ranks.first(find if store is None else partial(asked(store), find))
     if memory is not None:
         newest = max(newest, memory.newest)
     problem = None
@@ -265,16 +268,16 @@ def _problem(
         opened.append(found)
         for path, target in targets.items():
             found.read(path, target, None)
+    except SilentStoreError:
+        raise  # nobody knows what is wrong with it, and an older one is there no more than this
     except CheckpointError as error:
         return str(error)
     return None
 
 
 def _in_store(store: Store, name: str, number: int) -> Found:
-    version = store.find(name, number)
-    folder, manifest = version.path, version.manifest()
-    check_signed(folder, manifest)
-    check_files(folder, manifest)
+    ask = asked(store)
+    folder, manifest = ask(_opened, store, name, number)
 
     def block(array: Array, number: int, at: int) -> Any:
         written = manifest.written(at)
@@ -285,9 +288,19 @@ def _in_store(store: Store, name: str, number: int) -> Found:
                 f"{folder} is not what was written: {error}; restore another version"
             ) from None
         told = (written.offset, written.nbytes, written.crc32c, written.digest)
-        return load(folder, block_file(array, number, written), form(array, number, written), told, False)
+        file, kind = block_file(array, number, written), form(array, number, written)
+        # into memory of its own: who gives up waiting has no array that is written to when the store is back
+        return ask(load, folder, file, kind, told, False)
 
     return Found(folder, manifest, block)
+
+
+def _opened(store: Store, name: str, number: int) -> tuple[str, Manifest]:
+    version = store.find(name, number)
+    folder, manifest = version.path, version.manifest()
+    check_signed(folder, manifest)
+    check_files(folder, manifest)
+    return folder, manifest
 
 
 def _in_memory(memory: Memory, id: str) -> Found:

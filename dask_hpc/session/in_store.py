@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import astuple, dataclass
+from functools import partial
 from typing import Any
 
 from dask_hpc.checkpoint.blocks import write_blocks
 from dask_hpc.checkpoint.draft import Draft
 from dask_hpc.checkpoint.plan import Plan, Written
 from dask_hpc.checkpoint.store import Store
+from dask_hpc.checkpoint.store_threads import PATIENCE_S, Asked, SilentStoreError
 from dask_hpc.checkpoint.versions import Version, numbers
 from dask_hpc.clock import stopwatch_s
+from dask_hpc.config import find
 from dask_hpc.errors import CheckpointError
 from dask_hpc.session.held import Held, blocks_of
 from dask_hpc.session.ranks import Ranks
@@ -30,6 +35,11 @@ class Stored:
     version: Version
     writing_s: float
     finishing_s: float
+
+
+def asked(store: Store) -> Asked:
+    """What calls functions that read or write a store: one whose mount hangs keeps nobody from Ctrl-C."""
+    return Asked(store.folder, find("checkpoint.silence").configured())
 
 
 def check_newest(store: Store, name: str, newest: int) -> None:
@@ -68,35 +78,58 @@ def write_version(
     CheckpointError
         When it cannot be written, or another run has written one meanwhile. The store is as it was.
     """
-    began_s = stopwatch_s()
-    draft: Draft | None = None
+    began_s, ask, drafting = stopwatch_s(), asked(store), _Drafting()
 
     def begin() -> str:
-        nonlocal draft
         check_newest(store, plan.name, newest)
-        draft = store.begin(plan, newest)
-        return os.path.basename(draft.path)
+        return drafting.begun(store.begin(plan, newest))
 
     def finish() -> Any:
-        assert draft is not None
+        assert drafting.draft is not None
         blocks = {number: Written(*row) for each in written for number, row in each}
-        return encode(draft.finish(blocks, levels=(*levels, "L3")))
+        return encode(drafting.draft.finish(blocks, levels=(*levels, "L3")))
 
     try:
-        folder = str(store.folder / plan.name / ranks.first(begin))
-        written = ranks.together(lambda: _write(folder, plan, pieces, arrays, ranks.rank))
+        folder = str(store.folder / plan.name / ranks.first(lambda: ask.to_end(begin)))
+        write = partial(_write, folder, plan, pieces, arrays, ranks.rank)
+        written = ranks.together(lambda: ask.to_end(write))
         written_s = stopwatch_s()
-        version = decode(Version, ranks.first(finish))
+        version = decode(Version, ranks.first(lambda: ask.to_end(finish)))
     except BaseException:
-        if draft is not None:
-            draft.abandon()
+        drafting.give_up(store)
         raise
     if ranks.rank == 0:
         try:
-            store.collect(keep=2, name=plan.name)
+            ask.to_end(store.collect, keep=2, name=plan.name)
         except CheckpointError as error:
             logger.warning("Old versions of %s stay: %s", plan.name, error)
     return Stored(version, written_s - began_s, stopwatch_s() - written_s)
+
+
+class _Drafting:
+    """A draft, which a thread begins and finishes that may come to it when nobody waits any more."""
+
+    def __init__(self) -> None:
+        self.draft: Draft | None = None
+        self._turn, self._over = threading.Lock(), False
+
+    def begun(self, draft: Draft) -> str:
+        """There is one; gives the name of its folder."""
+        with self._turn:
+            if not self._over:
+                self.draft = draft
+                return os.path.basename(draft.path)
+        draft.abandon()
+        raise CheckpointError(f"{draft.path} was given up")
+
+    def give_up(self, store: Store) -> None:
+        """Nobody waits for it any more: it is never a version, and goes when the store answers."""
+        with self._turn:
+            self._over = True
+        if self.draft is not None:
+            self.draft.given_up = True
+            with suppress(SilentStoreError):
+                Asked(store.folder, PATIENCE_S)(self.draft.abandon)
 
 
 def _write(

@@ -22,7 +22,7 @@ from dask_hpc.clock import stopwatch_s
 from dask_hpc.errors import CheckpointError
 from dask_hpc.session.going_back import Found, go_back
 from dask_hpc.session.held import Held, plan_of
-from dask_hpc.session.in_store import check_newest, unknown, write_version
+from dask_hpc.session.in_store import asked, check_newest, unknown, write_version
 from dask_hpc.session.probing import SETTING, Probe, configured, probe
 from dask_hpc.session.ranks import Ranks
 
@@ -108,7 +108,7 @@ class Places:
 
     def check(self) -> None:
         """Raise CheckpointError when nothing can be written to the store."""
-        if self.store is not None and (problem := self.store.problem()) is not None:
+        if self.store is not None and (problem := asked(self.store)(self.store.problem)) is not None:
             raise CheckpointError(problem)
 
     def meeting(self) -> Path:
@@ -118,7 +118,7 @@ class Places:
                 f"the {self._ranks.size} processes have no way to speak to each other: give exchange=..., "
                 "such as comm.allgather, or a store that all see"
             )
-        return self.store.home(self.name) / _EXCHANGE
+        return asked(self.store)(self.store.home, self.name) / _EXCHANGE
 
     def open(self) -> None:
         """Have the memories of hosts, where they are asked for.
@@ -230,7 +230,7 @@ class Places:
         if self._memory is not None:
             self._memory.forget(self.newest)
         if self.store is not None and self._ranks.rank == 0:
-            self.store.remove(self.name, self.newest)
+            asked(self.store)(self.store.remove, self.name, self.newest)
 
     def close(self) -> None:
         """Let go of all places; versions stay, those in memory for a while."""
@@ -248,7 +248,7 @@ class Places:
             raise CheckpointError(unknown("the memory of hosts", self._memory.newest, self.name))
         if self._memory is not None and (store := self.store) is not None:
             # before anything is written to memory
-            self._ranks.first(lambda: check_newest(store, self.name, self.newest))
+            self._ranks.first(lambda: asked(store).to_end(check_newest, store, self.name, self.newest))
 
     def _have_memory(self) -> Memory | None:
         """The memories of hosts; None: they cannot be had, and `_without` says why."""

@@ -8,7 +8,9 @@ from typing import Any
 import dask
 
 from dask_hpc.checkpoint.store import Store
+from dask_hpc.checkpoint.store_threads import SilentStoreError
 from dask_hpc.checkpoint.versions import numbers
+from dask_hpc.session.in_store import asked
 from dask_hpc_policies.params import AbsolutePath
 
 #: What names the store.
@@ -43,12 +45,25 @@ def probe(store: Store | None, name: str, changed_to: Any) -> Probe:
     """Look at a store, and at the one that is configured now; None: there is no other."""
     here = None if store is None else str(store.folder)
     if changed_to is None:
-        return Probe(False, here, None if store is None else store.problem())
+        return Probe(False, here, None if store is None else _problem(store))
     try:
         other = Store(_FOLDER.validate(changed_to))
     except ValueError as error:
         return Probe(False, here, str(error))
-    problem = other.problem()
-    if problem is None and numbers(other.folder / name):
-        problem = f"{other.folder} has versions of {name!r} already; remove them, or set another {SETTING}"
+    problem = _problem(other, name)
     return Probe(problem is None, here if problem else str(other.folder), problem)
+
+
+def _problem(store: Store, name: str | None = None) -> str | None:
+    """Why nothing can be written to a store; of one that is new for a name, also that it has some."""
+
+    def look() -> str | None:
+        problem = store.problem()
+        if problem is None and name is not None and numbers(store.folder / name):
+            return f"{store.folder} has versions of {name!r} already; remove them, or set another {SETTING}"
+        return problem
+
+    try:
+        return asked(store)(look)
+    except SilentStoreError as error:
+        return str(error)

@@ -139,15 +139,16 @@ class CheckpointSession:
         return self.init() if self._state == "new" else self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: Any) -> None:
-        if self._state == "ended":
-            return
-        if kind is None:
+        if kind is None and self._state != "ended":
             self.finalize()
+        if kind is None or self._state == "ended":
             return
-        self._settle()
-        self._ranks.give_up(f"{kind.__name__}: {error}")
-        self._places.close()
-        self._state = "ended"
+        try:
+            self._settle()
+        finally:
+            self._ranks.give_up(f"{kind.__name__}: {error}")
+            self._places.close()
+            self._state = "ended"
 
     @property
     def state(self) -> str:
@@ -237,8 +238,7 @@ class CheckpointSession:
         with self._during("commit"):
             if not self._arrays:
                 raise CheckpointError("commit has nothing to write: add(name, array) first")
-            told = checked_values(values)
-            commit = SessionCommit(self.name)
+            told, commit = checked_values(values), SessionCommit(self.name)
             self._settle()
             waited_s = stopwatch_s()
             if self._asynchronous:
