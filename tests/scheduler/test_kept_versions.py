@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,12 +25,17 @@ from dask_hpc.scheduler.checkpoint.held import Held
 from dask_hpc.scheduler.rpc.service import of
 from dask_hpc.wire import HEARTBEAT
 from dask_hpc.worker import host_memory
-from dask_hpc.worker.fetching import is_silent
+from dask_hpc.worker.fetching import ManagerAwayError, Patience, is_silent
 from dask_hpc.worker.in_memory import open_records
 from dask_hpc.worker.saved import MEMORY
 
 # nothing of other tests is taken over
 pytestmark = pytest.mark.usefixtures("memory")
+
+#: As much of the state of a scheduler as `Dropping` looks at.
+STATE: Any = SimpleNamespace(
+    scheduler=SimpleNamespace(rpc=None), settings=SimpleNamespace(checkpoint_linger_s=600.0)
+)
 
 
 def versions(s):
@@ -247,7 +253,7 @@ async def test_a_host_that_was_away_when_it_was_to_drop_a_version_does_when_the_
     async def is_open(address):
         return there
 
-    home, dropping = Home("tcp://127.0.0.1:9", "/folder"), Dropping(SimpleNamespace(rpc=None), lambda: None)
+    home, dropping = Home("tcp://127.0.0.1:9", "/folder"), Dropping(STATE, lambda: None)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(of_dropping, "ask", ask)
         patch.setattr(of_dropping, "is_open", is_open)
@@ -258,6 +264,45 @@ async def test_a_host_that_was_away_when_it_was_to_drop_a_version_does_when_the_
         assert await dropping.closing(()) == {home}
         await dropping.done(5)
     assert told == [("drop", {"segments": ["a"], "version": "version"})]
+
+
+@gen_test(timeout=20)
+async def test_a_host_that_was_cut_off_drops_a_version_when_it_is_back_also_without_workers(monkeypatch):
+    told, looked, there = [], 0, False
+
+    async def ask(pool, address, method, **what):
+        if not there:
+            raise ManagerAwayError("no route")
+        told.append(what["version"])
+
+    async def is_open(address):
+        nonlocal looked
+        looked += 1
+        return there
+
+    home, dropping = Home("tcp://127.0.0.1:9", "/folder"), Dropping(STATE, lambda: None)
+    monkeypatch.setattr(of_dropping, "ask", ask)
+    monkeypatch.setattr(of_dropping, "is_open", is_open)
+    monkeypatch.setattr(of_dropping, "patience", lambda: Patience(1.0, 0.02))
+    dropping.drop(home, ["a"], "older")
+    dropping.drop(home, ["b"], "newer")
+    await until(lambda: looked > 2, "it is looked for")
+    there = True
+    await until(lambda: sorted(told) == ["newer", "older"], "it has heard of both")
+    assert not dropping._unheard
+    # one that never comes back is not looked for when it has ended by itself
+    there = False
+    monkeypatch.setattr(STATE.settings, "checkpoint_linger_s", 0.1)
+    dropping.drop(home, ["c"], "last")
+    await until(lambda: dropping._looked_for, "it is looked for")
+    await until(lambda: not dropping._looked_for and not dropping._tasks, "it is not any more")
+    assert dropping._unheard
+    # nor once the scheduler closes
+    monkeypatch.setattr(STATE.settings, "checkpoint_linger_s", 600.0)
+    dropping.drop(home, ["d"], "more")
+    await until(lambda: dropping._looked_for, "it is looked for")
+    await dropping.closing(())
+    assert not dropping._looked_for
 
 
 @gen_test(timeout=10)

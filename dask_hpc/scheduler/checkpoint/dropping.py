@@ -1,8 +1,9 @@
 """Having managers drop what nobody needs any more, also those that cannot be reached when it is said.
 
-A manager that hangs is told when it may answer again, and one that was killed, or is cut off, with the next
-version: it would hold for good what it has not heard of. Who is there when the scheduler closes is told then,
-also of what was to stay for a while.
+A manager that hangs, or is cut off, is told when it may answer again, and one that was killed with the next
+version: it would hold for good what it has not heard of. One that is cut off is looked for as long as it may
+linger without its workers. Who is there when the scheduler closes is told then, also of what was to stay a
+while.
 """
 
 from __future__ import annotations
@@ -10,16 +11,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Coroutine, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from distributed.comm import get_address_host
 
 from dask_hpc.checkpoint.blobs import Home
 from dask_hpc.errors import CheckpointError
-from dask_hpc.worker.fetching import ManagerSilentError, ask, is_open, listens, patience, silent
-
-if TYPE_CHECKING:
-    from distributed.scheduler import Scheduler
+from dask_hpc.scheduler.tables.state import State
+from dask_hpc.worker.fetching import (
+    ManagerAwayError,
+    ManagerSilentError,
+    ask,
+    is_open,
+    listens,
+    patience,
+    silent,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -30,12 +37,14 @@ _REMEMBERED = 1000
 class Dropping:
     """What the managers of one cluster are to drop; `told` is called when what was planned has been done."""
 
-    def __init__(self, scheduler: Scheduler, told: Callable[[], None]) -> None:
-        self._scheduler, self._told = scheduler, told
+    def __init__(self, state: State, told: Callable[[], None]) -> None:
+        self._state, self._told = state, told
         self._tasks: set[asyncio.Task[Any]] = set()
         #: Managers, and versions and segments of each of which they have not heard, by host and folder: one
         #: that is started anew may listen elsewhere.
         self._unheard: dict[tuple[str, str], tuple[Home, dict[str, set[str]]]] = {}
+        #: When those of them that are cut off are looked for again, which may have no worker any more.
+        self._looked_for: dict[tuple[str, str], asyncio.TimerHandle] = {}
         #: What is dropped later.
         self._planned: dict[asyncio.TimerHandle, tuple[Home, Collection[str], str]] = {}
 
@@ -70,6 +79,8 @@ class Dropping:
     async def closing(self, homes: Iterable[Home]) -> set[Home]:
         """Nobody reads any more: what was to be dropped later is now. Gives those of all that are there."""
         planned, self._planned = self._planned, {}
+        while self._looked_for:
+            self._looked_for.popitem()[1].cancel()
         waiting = {home for home, _, _ in planned.values()} | {home for home, _ in self._unheard.values()}
         every = list(waiting.union(homes))
         found = await asyncio.gather(*(is_open(home.address) for home in every))
@@ -94,7 +105,8 @@ class Dropping:
 
     async def _drop(self, home: Home, segments: set[str], version: str) -> None:
         try:
-            await ask(self._scheduler.rpc, home.address, "drop", segments=sorted(segments), version=version)
+            pool, names = self._state.scheduler.rpc, sorted(segments)
+            await ask(pool, home.address, "drop", segments=names, version=version)
         except ManagerSilentError:
             # it may come to answer, and would hold them for good
             self.drop_at(asyncio.get_running_loop().time() + patience().again_s, home, segments, version)
@@ -107,6 +119,25 @@ class Dropping:
             unheard.setdefault(version, set()).update(segments)
             while len(self._unheard) > _REMEMBERED:
                 del self._unheard[next(iter(self._unheard))]
+            if isinstance(error, ManagerAwayError) and _which(home) not in self._looked_for:
+                lingers_s = self._state.settings.checkpoint_linger_s
+                self._look_for(home, asyncio.get_running_loop().time() + lingers_s)
+
+    def _look_for(self, home: Home, until_s: float) -> None:
+        """Tell a manager that is cut off what it has not heard, once it can be reached again."""
+        loop = asyncio.get_running_loop()
+
+        async def look() -> None:
+            if await is_open(home.address):
+                self.again([home])
+            elif loop.time() < until_s and _which(home) in self._unheard:
+                self._look_for(home, until_s)
+
+        def due() -> None:
+            del self._looked_for[_which(home)]
+            self.later(look())
+
+        self._looked_for[_which(home)] = loop.call_later(patience().again_s, due)
 
 
 def _which(home: Home) -> tuple[str, str]:

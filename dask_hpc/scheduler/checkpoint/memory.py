@@ -87,7 +87,7 @@ class Memory:
         self.untouched: set[str] = set()
         #: Stores that say where the managers are.
         self._listed: dict[str, Listed] = {}
-        self._dropping = Dropping(state.scheduler, self._look)
+        self._dropping = Dropping(state, self._look)
         #: Those that have ended while somebody may still have been writing: told with the next one.
         self._over: deque[str] = deque(maxlen=_REMEMBERED)
         #: Until when versions may be read that are made again, on the clock of the loop.
