@@ -34,6 +34,12 @@ def remedy(error: OSError, otherwise: str) -> str:
     return f"free some space there, or {otherwise}" if error.errno in _NO_ROOM else otherwise
 
 
+def no_memory(folder: object, error: OSError) -> str:
+    """Why nothing can be written to the folder in the memory of a host, and what to do."""
+    otherwise = "set hpc.node.memory-folder to a folder that can be written to"
+    return f"{folder} cannot be written to: {wrong(error)}; {remedy(error, otherwise)}"
+
+
 def parts(relative: str) -> list[str]:
     """The parts of a relative path.
 

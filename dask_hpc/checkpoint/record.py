@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 from dask_hpc.checkpoint.blobs import Group, Home
 from dask_hpc.checkpoint.checksums import crc32c
+from dask_hpc.checkpoint.inside import no_memory
 from dask_hpc.checkpoint.manifest import MOST_BYTES, Manifest, of_plain, plain, seal, unseal
 from dask_hpc.checkpoint.names import is_pack
 from dask_hpc.checkpoint.plan import Plan, Written
@@ -280,9 +281,11 @@ def write_record(folder: str, version: str, text: str) -> None:
             os.fchmod(file.fileno(), 0o600)
             file.write(text)
         os.replace(f"{path}.new", path)
-    except BaseException:
+    except BaseException as error:
         # a part of it would take room where there is none
         Path(f"{path}.new").unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise CheckpointError(no_memory(folder, error)) from None
         raise
 
 

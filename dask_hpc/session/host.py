@@ -109,6 +109,10 @@ class Host:
         said = listens_now(self._process)
         return None if said is None else Home(str(said["address"]), str(self.folder))
 
+    def is_gone(self) -> bool:
+        """Whether somebody has removed the folder, with all that was there."""
+        return not (self.folder / _RUN).exists()
+
     def stop(self) -> None:
         """Let go of it; it lingers with what it holds."""
         if self._run is not None:

@@ -24,6 +24,7 @@ from distributed import Security
 
 from dask_hpc.checkpoint.blobs import Group, Home
 from dask_hpc.checkpoint.branch import branch, past_of
+from dask_hpc.checkpoint.inside import no_memory
 from dask_hpc.checkpoint.plan import Plan, Written
 from dask_hpc.checkpoint.record import Record, made, parse, records_by_file
 from dask_hpc.checkpoint.segments import NO_ROOM, segment_names
@@ -38,6 +39,7 @@ from dask_hpc.session.ranks import Ranks, caught, first_problem
 from dask_hpc.session.shares import Piece
 from dask_hpc.worker.fetching import ManagerSilentError, Patience, ask, be_patient, is_silent, listens
 from dask_hpc.worker.host_memory import fill, slots_bytes
+from dask_hpc.worker.host_process import memory_folder
 from dask_hpc.worker.keeping import keep
 from dask_hpc.worker.managers import reserved
 from dask_hpc.worker.node import node_settings
@@ -52,6 +54,7 @@ logger = logging.getLogger(__name__)
 _ANSWERS_S = 3.0
 #: How often one is asked that does not answer, at first.
 _TRIES = 3
+_LOST = "is not in memory any more: too many hosts that held it are lost"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +105,9 @@ class Memory:
         told = self._ranks.together(lambda: [this_host(), uuid.uuid4().hex])
         nearby = all(host == told[0][0] for host, _ in told)
         kept = self._ranks.together(partial(self._join, told[0][1], nearby))
-        known = self._ranks.first(partial(caught, partial(_key, kept)))
+        if problem := first_problem(kept):
+            return problem
+        known = self._ranks.first(partial(caught, partial(_key, [each["key"] for each in kept])))
         there = [known] if "problem" in known else self._managers(str(known["key"]))
         # also those of managers that do not come up are whole
         self._know(self._ranks.together(partial(caught, self._texts)))
@@ -140,11 +145,7 @@ class Memory:
             found = [each for each in self._records.values() if each.readable(there)]
             for each in self._records.values():
                 if each not in found:
-                    logger.warning(
-                        "Version %d of %s is not in memory any more: too many hosts that held it are lost",
-                        each.manifest.version,
-                        self._name,
-                    )
+                    logger.warning("Version %d of %s %s", each.manifest.version, self._name, _LOST)
             found.sort(key=lambda each: (each.manifest.version, each.manifest.created_s), reverse=True)
             return [[(each.manifest.version, each.id) for each in found], gone]
 
@@ -171,11 +172,10 @@ class Memory:
         """Have a version; the one before goes when it is whole, and stays otherwise."""
         blocks = blocks_of(plan, pieces, arrays, self._ranks.rank)
         id = self._ranks.first(lambda: uuid.uuid4().hex)
-        told = self._ranks.together(partial(caught, partial(self._calls, partial(self._put, plan, blocks))))
+        put = partial(caught, partial(self._calls, partial(self._put, plan, blocks)))
+        told = self._ranks.together(put)
         if NO_ROOM in first_problem(told) and self._ranks.first(partial(self._made_room, told, id)):
-            told = self._ranks.together(
-                partial(caught, partial(self._calls, partial(self._put, plan, blocks)))
-            )
+            told = self._ranks.together(put)
 
         def finish() -> dict[str, Any]:
             whole = caught(lambda: {"plan": closed(plan)})
@@ -196,6 +196,10 @@ class Memory:
         if self._ranks.rank == 0:
             self._let_go(each for each in self._records.values() if each.manifest.version <= newest)
 
+    def gone(self) -> bool:
+        """Whether the folder of a host was removed: no manager comes up there any more."""
+        return any(self._ranks.together(lambda: self._host is not None and self._host.is_gone()))
+
     def close(self) -> None:
         """Let go of managers; they linger with what they hold."""
         self._calls.close()
@@ -205,11 +209,14 @@ class Memory:
 
     # ------------------------------------------------------------------ of each process
 
-    def _join(self, word: str, nearby: bool) -> str:
-        """Have this host; gives the key that the run before has left there."""
-        if self._host is None:
-            self._host = Host(self._name, word, self._settings, nearby)
-        return keys.kept(self._host.folder)
+    def _join(self, word: str, nearby: bool) -> dict[str, Any]:
+        """Have this host; gives the key that the run before has left there, or what is wrong."""
+        try:
+            if self._host is None:
+                self._host = Host(self._name, word, self._settings, nearby)
+            return {"key": keys.kept(self._host.folder)}
+        except OSError as error:
+            return {"problem": no_memory(memory_folder(), error)}
 
     async def _home(self) -> Home:
         assert self._host is not None

@@ -160,6 +160,11 @@ class Places:
             else:
                 put = memory.write(plan, pieces, arrays, number)
                 levels, problem, nbytes = put.levels, put.problem, put.nbytes
+                if not levels and memory.gone():
+                    # others are had next time, or after a while where there is a store
+                    problem = f"{problem}; its folder was removed, which is made anew"
+                    memory.close()
+                    self._memory, self._without = None, (problem, stopwatch_s())
             if problem and problem != self._told:
                 logger.warning("Version %d of %s is not in all memories: %s", number, self.name, problem)
             self._told = problem

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from dask_hpc import CheckpointSession
+from dask_hpc.checkpoint.record import write_record
 from dask_hpc.checkpoint.store import Store
+from dask_hpc.errors import CheckpointError
 from dask_hpc.session import memory
 from dask_hpc.session import places as module
 from dask_hpc.session.held import held
@@ -80,3 +86,63 @@ def test_memories_whose_opening_is_broken_off_are_let_go_of(
     with pytest.raises(KeyboardInterrupt):
         places.open()
     assert [one.closed for one in made] == [True]
+
+
+FULL = r"cannot be written to: No space left on device; free some space .* set hpc\.node\.memory-folder"
+
+
+def full(*_: Any, **__: Any) -> Any:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_memory_without_room_for_a_folder_has_versions_go_to_the_store(
+    tmp_path: Path, memory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dask_hpc.session.memory.Host", full)
+    with pytest.raises(CheckpointError, match=f"no version can be written: {memory} {FULL}"):
+        CheckpointSession("run", levels="L1").init()
+    with CheckpointSession("run", store=tmp_path, levels=("L1", "L3")) as session:
+        session.add("field", np.arange(3))
+        assert session.commit().status()["levels"] == ["L3"]
+        # no file of the system is wanted any more by then
+        monkeypatch.undo()
+        assert session.probe_agents().memory
+        assert session.commit().status()["levels"] == ["L1", "L3"]
+        session.finalize(persist=False)
+
+
+def test_a_manager_without_room_says_where_and_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(CheckpointError, match=f"{tmp_path} {FULL}"):
+        write_record(str(tmp_path), "0" * 32, "text")
+    assert not os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_a_folder_in_memory_that_somebody_removes_is_made_anew(
+    tmp_path: Path, memory: Path, stored: bool
+) -> None:
+    levels = ("L1", "L3") if stored else ("L1",)
+    with CheckpointSession("run", store=tmp_path if stored else None, levels=levels) as session:
+        field = session.add("field", np.zeros(3))
+        session.commit()
+        for folder in memory.iterdir():
+            shutil.rmtree(folder)
+        field[:] = 1.0
+        if stored:
+            status = session.commit().status()
+            assert status["levels"] == ["L3"]
+            assert "removed" in status["reason"]
+            assert session.probe_agents().changed
+        else:
+            with pytest.raises(CheckpointError, match="removed"):
+                session.commit()
+        field[:] = 2.0
+        assert session.commit().status()["levels"] == list(levels)
+    with CheckpointSession("run", store=tmp_path if stored else None, levels=levels) as session:
+        field = session.add("field", np.zeros(3))
+        session.restart_all()
+        assert (field == 2.0).all()
+        session.finalize(persist=False)
