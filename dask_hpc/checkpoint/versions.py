@@ -190,5 +190,5 @@ def _folders(folder: Path) -> Iterator[str]:
         return
     except OSError as error:
         raise CheckpointError(
-            f"{folder} cannot be read: {error.strerror or error}; look at its permissions"
+            f"{folder} cannot be read: {error.strerror or error}; look at its permissions and at its mount"
         ) from None

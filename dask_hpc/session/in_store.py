@@ -42,11 +42,26 @@ def asked(store: Store) -> Asked:
     return Asked(store.folder, find("checkpoint.silence").configured())
 
 
-def check_newest(store: Store, name: str, newest: int) -> None:
-    """Raise CheckpointError when a store has a version that a session does not know of."""
-    there = max(numbers(store.folder / name), default=0)
+def check_newest(store: Store, name: str, newest: int, written: int = 0) -> None:
+    """Raise CheckpointError when a store has a version that a session does not know of.
+
+    Parameters
+    ----------
+    written
+        The one that the session has written there last, which is looked for; 0: none.
+    """
+    found = numbers(store.folder / name)
+    there = max(found, default=0)
     if there > newest:
         raise CheckpointError(unknown(str(store.folder), there, name))
+    if written and written not in found:
+        logger.warning(
+            "Version %d of %s is not in %s any more, and the next one is written all the same: was it "
+            "removed, or is this the folder below a mount that has gone?",
+            written,
+            name,
+            store.folder,
+        )
 
 
 def unknown(where: str, version: int, name: str) -> str:
@@ -64,12 +79,15 @@ def write_version(
     pieces: Sequence[Sequence[Piece]],
     arrays: Mapping[str, Held],
     newest: int,
+    before: int,
     levels: tuple[str, ...],
 ) -> Stored:
     """Write what all processes hold as the version after `newest`; the last two stay.
 
     Parameters
     ----------
+    before
+        The version that the session has written there last; 0: none.
     levels
         Where else it is.
 
@@ -81,7 +99,7 @@ def write_version(
     began_s, ask, drafting = stopwatch_s(), asked(store), _Drafting()
 
     def begin() -> str:
-        check_newest(store, plan.name, newest)
+        check_newest(store, plan.name, newest, before)
         return drafting.begun(store.begin(plan, newest))
 
     def finish() -> Any:

@@ -103,6 +103,8 @@ class Places:
         self._told = ""
         #: The newest version that this session knows of: it replaces no other.
         self.newest = 0
+        #: The newest version that it has written to the store.
+        self._stored = 0
         #: What is before the next version: that which it goes on from, and what was left on the way there.
         self._past = Past(0)
 
@@ -176,7 +178,9 @@ class Places:
             self._went_on(number)
             return Done(number, None, levels, problem, plan.count, nbytes, in_memory_s - began_s, 0.0)
         try:
-            stored = write_version(self.store, self._ranks, plan, pieces, arrays, self.newest, levels)
+            stored = write_version(
+                self.store, self._ranks, plan, pieces, arrays, self.newest, self._stored, levels
+            )
         except CheckpointError as error:
             if not levels:
                 raise
@@ -184,7 +188,8 @@ class Places:
             raise CheckpointError(
                 f"version {number} of {self.name!r} is in memory alone ({', '.join(levels)}): {error}"
             ) from error
-        self._went_on(stored.version.version)
+        self._stored = stored.version.version
+        self._went_on(self._stored)
         writing_s = in_memory_s - began_s + stored.writing_s
         done = Done(self.newest, stored.version.path, (*levels, "L3"), problem, plan.count, 0, writing_s, 0.0)
         return replace(done, bytes=stored.version.bytes, finishing_s=stored.finishing_s)
@@ -219,7 +224,7 @@ class Places:
         found = Probe(**self._ranks.first(lambda: asdict(probe(self.store, self.name, changed_to))))
         if found.changed:
             assert found.store is not None
-            self.store, self._configured = Store(found.store), now
+            self.store, self._configured, self._stored = Store(found.store), now, 0
             self.newest = 0 if memory is None else memory.newest
             self._past = self._past.up_to(self.newest)
         without = "" if self._without is None else self._without[0]

@@ -146,3 +146,26 @@ def test_a_folder_in_memory_that_somebody_removes_is_made_anew(
         session.restart_all()
         assert (field == 2.0).all()
         session.finalize(persist=False)
+
+
+@pytest.mark.parametrize("how", ["removed", "emptied", "other folder", "kept"])
+def test_a_session_says_that_its_store_is_another_one_by_now(
+    tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = tmp_path / "store"
+    with CheckpointSession("run", store=store) as session:
+        session.add("field", np.arange(3))
+        session.commit()
+        session.commit()
+        if how == "removed":
+            shutil.rmtree(store)
+        elif how == "emptied":
+            shutil.rmtree(store / "run")
+        elif how == "other folder":
+            store.rename(tmp_path / "mounted")
+            store.mkdir()
+        assert session.commit().version == 3
+        session.commit()
+    told = [text for text in caplog.messages if f"Version 2 of run is not in {store} any more" in text]
+    assert len(told) == (how != "kept")
+    assert "a mount that has gone" in caplog.text or how == "kept"
