@@ -30,7 +30,14 @@ def any_store(_context: click.Context, _option: click.Parameter, folder: str | N
     folder = folder or dask.config.get("hpc.checkpoint.store", None)
     if not folder:
         return None
-    if not asked(folder)(Path(folder).is_dir):
+    try:
+        is_there = asked(folder)(Path(folder).is_dir)
+    except OSError as error:
+        raise click.ClickException(
+            f"the store {folder} cannot be read: {error.strerror or error}; look at its permissions and at "
+            "its mount, or give another one: --store DIR, hpc.checkpoint.store"
+        ) from None
+    if not is_there:
         raise click.UsageError(
             f"the store {folder} is not a folder; give --store DIR, or set hpc.checkpoint.store"
         )

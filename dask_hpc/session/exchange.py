@@ -106,8 +106,10 @@ class FolderExchange:
 
     def close(self) -> None:
         """Leave for good; rank 0 waits for the others, and removes the folder of the run."""
+        # who has waited for a store that hangs does so once
+        ask = self._ask if self._failed is None else Asked(self._base, PATIENCE_S)
         with suppress(SilentStoreError):
-            self._ask(self._leave)
+            ask(self._leave)
 
     def _leave(self) -> None:
         if self._rank:

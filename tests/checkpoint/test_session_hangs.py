@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -246,3 +247,15 @@ def test_processes_that_speak_through_the_store_give_it_up_in_time(
         return
     with pytest.raises(CheckpointError, match=r"cannot go on: .*folder has not answered for 0\.2 s"):
         exchange.FolderExchange(tmp_path / "folder", 0, 1, 0.2)
+
+
+def test_who_has_waited_for_the_others_in_vain_does_not_wait_as_long_to_leave(
+    tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = exchange.FolderExchange(tmp_path / "folder", 0, 1, 20.0)
+    monkeypatch.setattr(exchange, "PATIENCE_S", 0.2)
+    one._failed = "the store has not answered"
+    gate.before(exchange.FolderExchange, "_leave")
+    began_s = time.monotonic()
+    one.close()
+    assert time.monotonic() - began_s < 10

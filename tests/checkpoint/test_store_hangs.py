@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import gc
 import itertools
 import os
@@ -71,6 +72,22 @@ def test_a_command_says_so_too(tmp_path: Path, gate: threading.Event, command: t
     assert result.exit_code == 1
     assert str(tmp_path) in result.output
     assert "hpc.checkpoint.silence" in result.output
+
+
+def test_a_command_says_what_to_do_about_a_mount_that_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_dir = Path.is_dir
+
+    def stale(path: Path) -> bool:
+        if path == tmp_path:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return is_dir(path)
+
+    monkeypatch.setattr(Path, "is_dir", stale)
+    result = run("checkpoint", "ls", "--store", str(tmp_path))
+    monkeypatch.undo()
+    refused(result, 1, f"the store {tmp_path} cannot be read: Stale file handle; look at")
 
 
 def test_an_export_takes_as_long_as_the_disk_that_it_goes_to(
