@@ -274,7 +274,7 @@ class Parts:
 
     def lends(self, node: Node) -> bool:
         """Whether tasks of others may run on the node: nobody minds."""
-        return all([ask(node) for ask in self._of["lends"]])
+        return all(ask(node) for ask in self._of["lends"])
 
     async def leave(self, departure: Departure) -> bool:
         """Have every part in turn save what it can; whether one of them could save more with more room."""
