@@ -48,6 +48,14 @@ class Gate:
 
 
 @pytest.fixture
+def ctrl_c() -> Iterator[Callable[[], None]]:
+    """Interrupts the test, whatever whoever runs it has made of the signal."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield lambda: signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
     made = Gate(monkeypatch)
     with dask.config.set({"hpc.checkpoint.silence": "200 ms"}):
@@ -141,7 +149,7 @@ def test_removing_ends(store: Path, gate: Gate) -> None:
     ],
 )
 def test_a_commit_can_be_interrupted_and_is_never_finished(
-    store: Path, gate: Gate, owner: Any, name: str, monkeypatch: pytest.MonkeyPatch, caplog: Any
+    store: Path, gate: Gate, ctrl_c: Any, owner: Any, name: str, monkeypatch: Any, caplog: Any
 ) -> None:
     monkeypatch.setattr(in_store, "PATIENCE_S", 0.2)
     session, field = begun(store)
@@ -152,7 +160,7 @@ def test_a_commit_can_be_interrupted_and_is_never_finished(
     def interrupts() -> None:
         gate.asking.wait(30)
         until(lambda: "Goes on waiting: the store" in caplog.text, "it said that it waits")
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        ctrl_c()
 
     interrupting = threading.Thread(target=interrupts)
     interrupting.start()
@@ -171,7 +179,7 @@ def test_a_commit_can_be_interrupted_and_is_never_finished(
     assert (field == 3.0).all()
 
 
-def test_a_program_that_is_interrupted_again_ends_its_session(store: Path, gate: Gate) -> None:
+def test_a_program_that_is_interrupted_again_ends_its_session(store: Path, gate: Gate, ctrl_c: Any) -> None:
     session, _ = begun(store)
     session.restart_all()
     session.enable_async()
@@ -179,7 +187,7 @@ def test_a_program_that_is_interrupted_again_ends_its_session(store: Path, gate:
 
     def interrupts() -> None:
         gate.asking.wait(30)
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        ctrl_c()
 
     interrupting = threading.Thread(target=interrupts)
 

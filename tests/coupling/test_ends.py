@@ -27,7 +27,7 @@ from dask_hpc_policies.coupling.contract import block_key
 
 
 @live(workers=1, timeout=90)
-async def test_a_staging_node_that_is_killed_amid_an_analysis_costs_no_step(c, s, a, tmp_path, monkeypatch):
+async def test_a_staging_node_that_is_killed_amid_an_analysis_costs_no_step(c, s, a, tmp_path):
     here, begun = os.getpid(), tmp_path / "begun"
 
     def which(ds):
@@ -56,10 +56,10 @@ async def test_a_staging_node_that_is_killed_amid_an_analysis_costs_no_step(c, s
             blocks = [s.tasks[block_key(flow._id, turn, 0)] for turn in (3, 4)]
             await until(lambda: all(len(ts.who_has or ()) == 2 for ts in blocks), "both are there for 4, too")
             # stock would drop copies where nothing waits for them to run; nor is it asked for any
-            asked, remove = [], s.request_remove_replicas
-            monkeypatch.setattr(s, "request_remove_replicas", lambda *args, **more: asked.append(args))
+            asked = []
+            s.request_remove_replicas = lambda *args, **more: asked.append(args)
             s.extensions["amm"].run_once()
-            monkeypatch.setattr(s, "request_remove_replicas", remove)
+            del s.request_remove_replicas
             assert asked == []
             staging.kill()
             # its window came with blocks that are still where they were

@@ -14,7 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
-from dask_hpc.scheduler.internals import crowds, reads, writes
+from dask_hpc.scheduler.internals import reads, writes
 from dask_hpc.scheduler.internals.allotment import AllotmentSet
 from dask_hpc.scheduler.placing.gate import Gate
 from dask_hpc.scheduler.placing.lending import Lending
@@ -294,36 +294,36 @@ class Admission:
             sent[ws.address] += 1
         if len(shared) > 1:
             for worker, jobs in shared:
-                lent += self._deal(worker, jobs, False, batch, sent, stimulus_id)
+                lent += self._deal(worker, jobs, None, batch, sent, stimulus_id)
             shared.sort(key=lambda each: sent[each[0].address] + self.sharing.before(*each))
         for worker, jobs in shared:
-            lent += self._deal(worker, jobs, True, batch, sent, stimulus_id)
-            if reads.idle_threads(self.state.scheduler, worker) > sent[worker.address]:
-                left.append(worker.address)
+            lent += self._deal(worker, jobs, left, batch, sent, stimulus_id)
         return lent
 
     def _deal(
         self,
         worker: WorkerState,
         jobs: list[JobRecord],
-        ahead: bool,
+        left: list[str] | None,
         batch: Batch,
         sent: dict[str, int],
         stimulus_id: str,
     ) -> Batch:
         """Deal the free slots of a worker to jobs in turn; returns what those get that do not hold it.
 
-        Slots of tasks that wait behind what executes are dealt when they are to be (`ahead`), and only while
-        the holders have something to send: they come first. `sent` counts what is about to be sent.
+        Slots of tasks that wait behind what executes are dealt when there is a `left`, to which the worker is
+        added when threads are left over, and only while the holders have something to send: they come first.
+        `sent` counts what is about to be sent.
         """
         scheduler, owner, address = self.state.scheduler, self.state.owner, worker.address
         holders = self.state.served_by(address)
         open_slots = reads.free_slots(scheduler, worker) - sent[address]
-        open_threads = reads.idle_threads(scheduler, worker) - sent[address]
+        idle = reads.idle_threads(scheduler, worker)
+        open_threads = idle - sent[address]
         if open_slots > 0 and self.queue.waits() and any(job.is_default for job in jobs):
             self.queue.draw(open_slots, stimulus_id)
         lent: Batch = []
-        crowded = crowds.crowd(worker) > 0
+        crowded, ahead = idle < 0, left is not None
         while crowded or open_threads > 0 or (ahead and open_slots > 0):  # else there is nothing to deal
             if (turn := self.sharing.turn(jobs, address)) is None:
                 break
@@ -350,6 +350,8 @@ class Admission:
                     self.lending.tried(ts)
             open_slots -= 1
             open_threads -= 1
+        if left is not None and open_threads > 0:
+            left.append(address)
         return lent
 
     def _fill(
