@@ -59,5 +59,7 @@ class Owned:
 
     def let_go(self) -> None:
         """Of those that are not there any more, and have nothing to lock."""
-        for folder in [each for each in self._locks if not os.path.lexists(each)]:
-            self._locks.pop(folder).release()
+        # threads of several departures may be here at once, or take one more
+        for folder in [each for each in list(self._locks) if not os.path.lexists(each)]:
+            if (lock := self._locks.pop(folder, None)) is not None:
+                lock.release()

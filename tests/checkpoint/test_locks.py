@@ -14,6 +14,7 @@ import dask.array as da
 import pytest
 from saved import computed, save, written
 
+from dask_hpc.checkpoint import passing
 from dask_hpc.checkpoint.describe import describe
 from dask_hpc.checkpoint.inside import rename
 from dask_hpc.checkpoint.locks import Lock
@@ -116,3 +117,30 @@ def test_what_was_removed_under_the_next_version_was_written_by_nobody_else(tmp_
         draft.finish(known)
     draft.abandon()
     assert save(obj, tmp_path).version == 1
+
+
+def test_folders_that_have_gone_are_let_go_of_while_others_come_and_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owned, lexists = passing.Owned(), os.path.lexists
+    gone, came = [str(tmp_path / name) for name in ("1", "2")], str(tmp_path / "3")
+    for folder in (*gone, came):
+        Path(folder).mkdir()
+    for folder in gone:
+        owned.have(folder)
+        Path(folder).rmdir()
+
+    def meanwhile(path: str) -> bool:
+        # as other threads may
+        monkeypatch.setattr(os.path, "lexists", lexists)
+        owned.have(came)
+        owned.let_go()
+        return lexists(path)
+
+    monkeypatch.setattr(os.path, "lexists", meanwhile)
+    owned.let_go()
+    assert list(owned._locks) == [came]
+    assert Lock.attempt(came) is None
+    Path(came).rmdir()
+    owned.let_go()
+    assert not owned._locks
