@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -185,8 +186,18 @@ def test_a_program_that_is_interrupted_again_ends_its_session(store: Path, gate:
     session.enable_async()
     gate.before(Store, "begin")
 
+    def leaves() -> bool:
+        """Whether the test waits, as it leaves the session, for the version that is being written."""
+        frame: Any = sys._current_frames()[threading.main_thread().ident or 0]
+        names = set()
+        while frame is not None:
+            names.add(frame.f_code.co_name)
+            frame = frame.f_back
+        return {"__exit__", "_settle", "wait"} <= names
+
     def interrupts() -> None:
         gate.asking.wait(30)
+        until(leaves, "it leaves")
         ctrl_c()
 
     interrupting = threading.Thread(target=interrupts)
