@@ -6,15 +6,12 @@ What it costs is less than what a machine's speed changes by from second to seco
 
 from __future__ import annotations
 
-import argparse
-import asyncio
 import statistics
 import sys
 from dataclasses import replace
-from pathlib import Path
+from typing import Any
 
 import counted
-import machine as machine_module
 from harness import Measure, Options, Row, differences, interleave, main, our_cost, row
 from machine import Graph, Machine, until
 
@@ -26,8 +23,6 @@ BAR_US = 5.0
 TASKS = 4000
 #: Results in memory that a version of a checkpoint has.
 PROTECTED = 5000
-#: Tasks of the run that is not counted before one that is: the interpreter has seen its code.
-WARM = 200
 #: What is compared with stock.
 TEXTS = {
     "asleep": "installed, no job yet",
@@ -37,14 +32,15 @@ TEXTS = {
 }
 
 
-def cases(tasks: int, kept: int, plain: Measure | None = None) -> dict[str, Measure]:
-    """What is measured on a fresh machine, by name; `plain` measures plain tasks, by time unless said."""
+async def _timed(machine: Machine, graphs: list[tuple[Graph, Any]]) -> float:
+    return await machine.us_per_task(graphs, len(machine.scheduler.tasks))
 
-    async def timed(machine: Machine) -> float:
-        there = len(machine.scheduler.tasks)
-        return await machine.us_per_task([(Graph("roots", tasks, "plain"), None)], there)
 
-    work = plain or timed
+def cases(tasks: int, kept: int, how: counted.Work = _timed) -> dict[str, Measure]:
+    """What is measured on a fresh machine, by name, and `how`."""
+
+    async def work(machine: Machine) -> float:
+        return await how(machine, [(Graph("roots", tasks, "plain"), None)])
 
     async def asleep(machine: Machine) -> float:
         engine = machine.install()
@@ -91,10 +87,8 @@ def run(options: Options) -> list[Row]:
     kept = options.pick(PROTECTED, PROTECTED, 200)
     if options.given.count is not None:
         # whoever counts reads the last line
-        print(_measured(options.given, tasks, kept))
+        print(counted.measured(options.given, cases(tasks, kept, counted.warmed)[options.given.count]))
         sys.exit()
-    if options.given.instructions and (missing := counted.missing()):
-        sys.exit(f"hooks.py: --instructions needs {' and '.join(missing)}; install valgrind")
     rows = []
     for workers in options.pick((16, 256), (16, 256), (16,)):
         measure = _by_instructions if options.given.instructions else _by_time
@@ -121,13 +115,9 @@ def _by_time(options: Options, workers: int, tasks: int, kept: int) -> list[Row]
 def _by_instructions(options: Options, workers: int, tasks: int, kept: int) -> list[Row]:
     """Our share of stock's instructions, of the time that stock takes."""
     samples = interleave({"stock": cases(tasks, kept)["stock"]}, options.pick(9, 5, 2), workers, 4)["stock"]
-    base, slower, counts = statistics.median(samples), 1.0, {}
-    for name in ("stock", "stock again", *TEXTS) if options.size != "tiny" else ("stock", "awake"):
-        size = () if options.size == "full" else (f"--{options.size}",)
-        said = (f"--count={name}", f"--workers={workers}", f"--slower={slower}", *size)
-        counts[name], us = counted.count((str(Path(__file__).resolve()), *said))
-        if name == "stock":
-            slower = float(us) / base
+    base = statistics.median(samples)
+    names = ("stock", "stock again", *TEXTS) if options.size != "tiny" else ("stock", "awake")
+    counts = counted.cases(__file__, names, options, workers, base)
     stock = counts.pop("stock")
     texts = {"stock again": "noise (stock against itself)", **TEXTS}
     return [
@@ -143,26 +133,6 @@ def _by_instructions(options: Options, workers: int, tasks: int, kept: int) -> l
     ]
 
 
-def _measured(given: argparse.Namespace, tasks: int, kept: int) -> float:
-    """Microseconds that a plain task takes while its instructions are counted.
-
-    What the engine does every so often comes as often as where nothing is counted.
-    """
-    machine_module.slower, machine_module.DEADLINE_S = given.slower, 3600.0
-
-    async def warmed(machine: Machine) -> float:
-        there = len(machine.scheduler.tasks)
-        await machine.us_per_task([(Graph("roots", WARM, "warm"), None)], there)
-        with counted.part():
-            return await machine.us_per_task([(Graph("roots", tasks, "plain"), None)], there)
-
-    async def one() -> float:
-        async with Machine(given.workers, 4) as machine:
-            return await cases(tasks, kept, warmed)[given.count](machine)
-
-    return asyncio.run(one())
-
-
 def _blame(figure: Row, measure: Measure, workers: int, tasks: int) -> Row:
     """Say which of our functions costs most."""
     found = our_cost(measure, workers, 4, tasks)
@@ -170,18 +140,6 @@ def _blame(figure: Row, measure: Measure, workers: int, tasks: int) -> Row:
     return replace(figure, note=text)
 
 
-def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--instructions",
-        action="store_true",
-        help="count instructions in place of time: what a busy machine does not change; needs valgrind",
-    )
-    # of the processes in which they are counted
-    parser.add_argument("--count", choices=("stock", "stock again", *TEXTS), help=argparse.SUPPRESS)
-    parser.add_argument("--workers", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--slower", type=float, help=argparse.SUPPRESS)
-
-
 if __name__ == "__main__":
     what = "Cost for plain Dask code: microseconds a task over stock, medians [quartiles]"
-    main("hooks", what, run, _arguments)
+    main("hooks", what, run, counted.arguments)

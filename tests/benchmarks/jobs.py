@@ -1,12 +1,18 @@
-"""What a task inside a job costs over stock Dask, and what a worker's arrival costs with many tasks held."""
+"""What a task inside a job costs over stock Dask, and what a worker's arrival costs with many tasks held.
+
+A shared machine's speed changes by more than what a task costs: ``--instructions`` counts (`counted`).
+"""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import statistics
+import sys
 from collections.abc import Callable
+from dataclasses import replace
 
+import counted
 from harness import Measure, Options, Row, differences, interleave, main, our_cost, row
 from machine import Graph, Machine, run_async, turns, until, without_gc
 
@@ -14,12 +20,23 @@ BAR_US = 20.0
 BAR_HELD_MS = 60.0
 #: So many that what jobs do when they end, and lend each other then, is a small part of a graph.
 TASKS = 20_000
+#: So many where instructions are counted, which takes fifty times as long: all, fast, tiny.
+COUNTED = (8_000, 2_000, 160)
 HELD = 100_000
 #: How many jobs there are, and under which policy.
+KINDS = ("roots", "pairs")
 JOBS = {"1 job": (1, "fcfs"), "4 jobs": (4, "fcfs"), "4 jobs that share nodes": (4, "fair")}
 
 
 def run(options: Options) -> list[Row]:
+    if options.given.count is not None:
+        # whoever counts reads the last line
+        tasks = options.given.tasks or options.pick(*COUNTED)
+        print(counted.measured(options.given, _cases(tasks, counted.warmed)[options.given.count]))
+        sys.exit()
+    if options.given.instructions:
+        sizes = options.pick((16, 256), (16,), (16,))
+        return [row for workers in sizes for row in _by_instructions(options, workers)]
     tasks = options.given.tasks or options.pick(TASKS, TASKS, 160)
     repetitions = options.pick(5, 3, 2)
     rows = []
@@ -28,18 +45,10 @@ def run(options: Options) -> list[Row]:
         for jobs in JOBS:
             roots = differences(samples, f"roots {jobs}", "stock roots")
             pairs = differences(samples, f"pairs {jobs}", "stock pairs")
-            # half of the tasks of pairs are dependents, and their roots cost what roots cost
-            dependents = [2 * both - root for both, root in zip(pairs, roots, strict=True)]
-            where = f"{workers} workers x 4, {jobs}"
-            for text, kind, figures, bar in (
-                ("root tasks", "roots", roots, BAR_US),
-                ("root/dependent pairs", "pairs", pairs, BAR_US),
-                ("dependents (of pairs, less roots)", "pairs", dependents, BAR_US),
-            ):
-                stock = statistics.median(samples[f"stock {kind}"])
-                rows.append(row(f"{where}: {text}", figures, "us/task", bar=bar, stock=stock))
+            stock = {kind: statistics.median(samples[f"stock {kind}"]) for kind in KINDS}
+            rows += _rows(workers, jobs, roots, pairs, stock)
         if options.profile:
-            for kind in ("roots", "pairs"):
+            for kind in KINDS:
                 print(f"{workers} workers, {kind}")
                 for function, us in our_cost(_cases(tasks)[f"{kind} 1 job"], workers, 4, tasks)[:14]:
                     print(f"  {us:7.2f} us/task  {function}")
@@ -57,24 +66,60 @@ def run(options: Options) -> list[Row]:
     return rows
 
 
-def _cases(tasks: int) -> dict[str, Measure]:
+def _rows(
+    workers: int, jobs: str, roots: list[float], pairs: list[float], stock: dict[str, float]
+) -> list[Row]:
+    # half of the tasks of pairs are dependents, and their roots cost what roots cost
+    dependents = [2 * both - root for both, root in zip(pairs, roots, strict=True)]
+    where = f"{workers} workers x 4, {jobs}"
+    return [
+        row(f"{where}: {text}", figures, "us/task", bar=BAR_US, stock=stock[kind])
+        for text, kind, figures in (
+            ("root tasks", "roots", roots),
+            ("root/dependent pairs", "pairs", pairs),
+            ("dependents (of pairs, less roots)", "pairs", dependents),
+        )
+    ]
+
+
+def _by_instructions(options: Options, workers: int) -> list[Row]:
+    """Our share of stock's instructions, of the time that stock takes."""
+    tasks = options.given.tasks or options.pick(*COUNTED)
+    stock, share = {}, {}
+    for kind in KINDS:
+        name = f"stock {kind}"
+        samples = interleave({name: _cases(tasks)[name]}, options.pick(9, 5, 2), workers, 4)[name]
+        stock[kind] = statistics.median(samples)
+        names = [name, *(f"{kind} {jobs}" for jobs in JOBS)]
+        counts = counted.cases(__file__, names, options, workers, stock[kind])
+        share |= {each: found / counts[name] - 1 for each, found in counts.items()}
+    rows = []
+    for jobs in JOBS:
+        roots, pairs = ([share[f"{kind} {jobs}"] * stock[kind]] for kind in KINDS)
+        for each in _rows(workers, jobs, roots, pairs, stock):
+            assert each.stock is not None
+            rows.append(replace(each, note=f"{100 * each.value / each.stock:.1f} % more instructions"))
+    return rows
+
+
+def _cases(tasks: int, how: counted.Work = Machine.us_per_task) -> dict[str, Measure]:
     cases: dict[str, Measure] = {}
-    for kind in ("roots", "pairs"):
-        cases[f"stock {kind}"] = _case(kind, 0, tasks)
+    for kind in KINDS:
+        cases[f"stock {kind}"] = _case(kind, 0, tasks, how)
         for name, (jobs, policy) in JOBS.items():
-            cases[f"{kind} {name}"] = _case(kind, jobs, tasks, policy)
+            cases[f"{kind} {name}"] = _case(kind, jobs, tasks, how, policy)
     return cases
 
 
-def _case(kind: str, jobs: int, tasks: int, policy: str = "") -> Measure:
+def _case(kind: str, jobs: int, tasks: int, how: counted.Work, policy: str = "") -> Measure:
     async def measure(machine: Machine) -> float:
         if not jobs:
-            return await machine.us_per_task([(Graph(kind, tasks, "all"), None)])
+            return await how(machine, [(Graph(kind, tasks, "all"), None)])
         machine.install(policy)
         # under `fair` jobs that declare a name alone take turns on all nodes
         fields = {} if policy == "fair" else {"nodes": machine.size // jobs}
         opened = [await machine.open_job(f"job-{i}", **fields) for i in range(jobs)]
-        return await machine.us_per_task([(Graph(kind, tasks // jobs, job.name), job) for job in opened])
+        return await how(machine, [(Graph(kind, tasks // jobs, job.name), job) for job in opened])
 
     return measure
 
@@ -122,8 +167,9 @@ async def _pause(machine: Machine, begin: Callable[[], None]) -> None:
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """How large the graphs are."""
+    """How large the graphs are, and whether to count."""
     parser.add_argument("--tasks", type=int, metavar="N", help=f"of a graph; {TASKS:,} if not said")
+    counted.arguments(parser)
 
 
 if __name__ == "__main__":

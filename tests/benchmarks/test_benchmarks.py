@@ -142,10 +142,11 @@ def test_hooks_and_jobs_compare_with_stock_of_the_same_run(name: str) -> None:
         assert 5 < row["stock"] < 5000
 
 
-def test_instructions_are_not_counted_without_what_counts_them(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["hooks", "jobs"])
+def test_instructions_are_not_counted_without_what_counts_them(name: str, tmp_path: Path) -> None:
     roots = os.pathsep.join(str(HERE.parents[1] / part) for part in (".", "policies", "widgets"))
     done = subprocess.run(
-        [sys.executable, str(HERE / "hooks.py"), "--instructions"],
+        [sys.executable, str(HERE / f"{name}.py"), "--tiny", "--instructions"],
         env=dict(os.environ, PYTHONPATH=roots, PATH=str(tmp_path)),
         capture_output=True,
         text=True,
