@@ -15,6 +15,7 @@ from tasks import inc
 import dask_hpc
 from dask_hpc.scheduler.core.counting import counting
 from dask_hpc.scheduler.core.plugin import HPCSchedulerPlugin
+from dask_hpc.scheduler.internals.allotment import Lane
 from dask_hpc.scheduler.internals.crowds import with_all_data
 from dask_hpc.scheduler.internals.stock_plugins import NO_RUN
 from dask_hpc.scheduler.tables.expected import Expected
@@ -131,11 +132,11 @@ async def test_the_usual_steps_are_counted_as_all_others_are(c, s, *workers):
 
 
 class Alone:
-    """One task of plain work, by itself; what was done for it."""
+    """One task of plain work, or of a job, by itself; what was done for it."""
 
-    def __init__(self, **task: object) -> None:
-        job = SimpleNamespace(held=0, processing=1, unfinished=2, guests=0, is_default=True)
-        self.lane = SimpleNamespace(kind="queue", inherited=False, job=job)
+    def __init__(self, plain: bool = True, **task: object) -> None:
+        job = SimpleNamespace(held=0, processing=1, unfinished=2, guests=0, is_default=plain, resting=False)
+        self.lane = Lane(job, "queue" if plain else "root", None)
         self.task = SimpleNamespace(**{"run_id": None, "dependents": set(), **task})
         self.lending = SimpleNamespace(
             wanted=False, loans={}, ended=lambda worker, key: self.done.append(f"{key} has left {worker}")
@@ -171,7 +172,7 @@ def test_what_is_not_usual_is_counted_in_full() -> None:
     assert Alone(run_id=1).step("released", "waiting") == ["in full"]
     assert Alone(dependents={"y"}).step("released", "waiting") == ["in full"]
     left_by_a_job = Alone()
-    left_by_a_job.lane.inherited = True
+    left_by_a_job.lane.inherit(left_by_a_job.lane.job)
     assert left_by_a_job.step("released", "waiting") == ["in full"]
     assert Alone().step("processing", "erred") == ["in full"]
     other_lane = Alone()
@@ -206,16 +207,16 @@ def test_what_is_known_of_a_small_result_goes_with_its_task(name: str) -> None:
 
 def test_a_jobs_own_tasks_are_counted_in_full_where_they_are_not_usual() -> None:
     def own(**more: object) -> Alone:
-        one = Alone()
-        one.lane.kind, one.lane.job.is_default, one.lane.job.resting = "root", False, False
-        for name, value in more.items():
-            setattr(one.lane if name == "inherited" else one.lane.job, name, value)
+        one = Alone(plain=False)
+        vars(one.lane.job).update(more)
         return one
 
     sent = own(held=1)
     assert sent.step("no-worker", "processing") == []
     assert (sent.lane.job.held, sent.lane.job.processing) == (0, 2)
-    assert own(inherited=True).step("no-worker", "processing") == ["in full"]
+    taken_over = own()
+    taken_over.lane.inherit(taken_over.lane.job)
+    assert taken_over.step("no-worker", "processing") == ["in full"]
     assert own().step("released", "waiting") == []
     assert own(resting=True).step("released", "waiting") == ["in full"]
     # its worker has said nothing of its time
@@ -234,9 +235,8 @@ def test_a_slot_that_is_free_is_looked_at_where_anybody_may_want_it() -> None:
 
 def test_a_borrowed_slot_is_back_when_its_task_ends() -> None:
     def ends(*loans: str) -> list[str]:
-        one = Alone(prefix="kind")
-        job = one.lane.job
-        one.lane.kind, job.is_default, job.meter, job.expected = "root", False, Meter(), Expected()
+        one = Alone(plain=False, prefix="kind")
+        one.lane.job.meter, one.lane.job.expected = Meter(), Expected()
         one.small.came = lambda key, nbytes: None
         one.lending.loans.update({address: {} for address in loans})
         took = {"action": "compute", "start": 0, "stop": 1}

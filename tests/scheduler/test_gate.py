@@ -60,6 +60,15 @@ def keys(tasks):
     return [ts.key for ts in tasks]
 
 
+def test_what_is_looked_at_first_takes_its_token_when_it_is_taken():
+    gate, job = gated(2, *map(task, range(4)))
+    taken = []
+    while job.first() is not None:
+        taken.append(gate.taken(DISK))
+        job.take()
+    assert (taken, gate.taken(DISK), len(gate.waiting[DISK])) == ([0, 1], 2, 2)
+
+
 def test_who_finds_no_token_is_passed_and_comes_back_in_its_turn():
     tasks = [*map(task, range(4)), task(9, "nap")]
     gate, job = gated(2, *tasks)

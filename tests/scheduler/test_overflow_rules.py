@@ -26,7 +26,8 @@ class World(Overflow):
         self.asked: list[str] = []
         self.taken_back: list[str] = []
         self.idle = {"next door": 2}
-        self.job = Of(id="job", lanes={}, request=Of(exclusive=False), reach=AllotmentSet({"busy"}))
+        reach = AllotmentSet({"busy"})
+        self.job = Of(id="job", is_default=False, lanes={}, request=Of(exclusive=False), reach=reach)
         self.job.lanes |= {kind: Lane(self.job, kind, self.job.reach) for kind in ("root", "rest")}
         self.worker = Of(address="busy", nthreads=1, long_running=set())
         self.tasks = {
@@ -88,6 +89,19 @@ def test_what_is_never_asked_back(world: World, why: str) -> None:
         world.job.reach = AllotmentSet({"another"})
     world.look()
     assert world.asked == []
+
+
+def test_no_idle_thread_is_looked_for_where_stock_might_have_chosen_it(world: World) -> None:
+    """That look takes long with many workers."""
+    looked, ts = [], Of(**vars(world.tasks["t0"]), state="waiting", worker_restrictions=world.job.reach)
+    world._lending.idle = lambda: looked.append(1) or {}
+    world.state.scheduler.loop.asyncio_loop.call_soon = lambda forget: forget()
+    world.job.reach.grant({"next door"})
+    assert not world.elsewhere(ts, world.worker)
+    assert looked == []
+    world.job.reach.revoke({"next door"})
+    assert not world.elsewhere(ts, world.worker)
+    assert looked == [1]
 
 
 def test_an_answer_counts_for_the_run_that_was_asked_for(world: World) -> None:

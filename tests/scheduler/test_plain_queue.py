@@ -165,7 +165,7 @@ class Task:
 
 
 def test_what_is_nobodys_yet_does_not_keep_what_is_behind_it_in_the_queue_from_being_drawn():
-    root = Lane(None, "root", None)
+    root = Lane(SimpleNamespace(is_default=True), "root", None)
     queued = HeapSet(key=lambda ts: ts.key)
     tasks = {number: Task(number) for number in range(6)}
     for ts in tasks.values():
@@ -176,7 +176,7 @@ def test_what_is_nobodys_yet_does_not_keep_what_is_behind_it_in_the_queue_from_b
             queued.discard(tasks[key])
 
     scheduler = SimpleNamespace(queued=queued, transitions=transitions)
-    plain = Lane(SimpleNamespace(lanes={"root": root}), "queue", None)
+    plain = Lane(SimpleNamespace(is_default=True, lanes={"root": root}), "queue", None)
     owner = {key: plain for key in tasks if key != 1}
     PlainQueue(SimpleNamespace(scheduler=scheduler, owner=owner), print).draw(4, "test")
     assert sorted(ts.key for ts in queued) == [1, 4, 5]

@@ -227,15 +227,22 @@ def test_who_takes_turns_on_nodes_of_plain_work_and_which_tasks_are_sent_ahead()
     with_node = SimpleNamespace(is_default=False, allotment={"b"}, undeclared=True)
     without = SimpleNamespace(is_default=False, allotment=set(), undeclared=True)
     node, holders = SimpleNamespace(serves=True), [plain]
-    state = SimpleNamespace(nodes=SimpleNamespace(at={"a": node}), served_by=lambda address: holders)
+    state = SimpleNamespace(
+        nodes=SimpleNamespace(at=dict.fromkeys("ab", node)),
+        serving={"b": with_node},
+        served_by=lambda address: holders if address == "a" else [with_node],
+    )
     turns = SimpleNamespace(place=[without, plain, with_node].index)
     sharing = Sharing(state, SimpleNamespace(lends=lambda node: True), turns, None)
     sharing.waiting = [with_node, without]
     assert sharing.on("a") == [without, plain], "who has a node leaves that of plain work to it"
     plain.unfinished = 0
     assert sharing.on("a") == [without, plain, with_node]
+    assert sharing.on("b") == [with_node, without], "those that wait are in turn already"
+    sharing.waiting = [without]
+    assert sharing.on("b") == [without, with_node], "a holder that does not wait has its turn there"
     sharing.waiting = [with_node, plain]
-    assert sharing.on("a") == [with_node, plain], "those that wait are in turn already"
+    assert sharing.on("a") == [with_node, plain]
     node.serves = False
     assert sharing.on("a") == []
     sharing.waiting = [with_node, without]
@@ -257,7 +264,7 @@ def test_who_takes_turns_on_nodes_of_plain_work_and_which_tasks_are_sent_ahead()
 def test_shared_workers_get_what_stock_would_queue_there_with_what_is_about_to_be_sent(tasks, more, left):
     held = deque(SimpleNamespace(key=f"held-{i}") for i in range(tasks))
     job = SimpleNamespace(
-        is_default=False, allotment=(), first=lambda: held[0] if held else None, next_held=held.popleft
+        is_default=False, allotment=(), first=lambda: held[0] if held else None, take=held.popleft
     )
     a, b = workers = [
         SimpleNamespace(address=address, nthreads=1, processing={}, long_running=set()) for address in "ab"

@@ -64,12 +64,13 @@ async def test_an_actor_that_is_released_while_it_waits_is_not_kept(c, s, *worke
 
 
 @live(workers=2)
-async def test_work_outside_the_job_may_depend_on_an_actor_that_waits(c, s, *workers):
+async def test_work_outside_the_job_may_depend_on_actors_that_wait(c, s, *workers):
     rt = await dask_hpc.install(c)
     async with _actor_waits(c, s, rt) as (_, second, actor):
+        another = c.submit(Counter, 1, actor=True, key="another")
         with dask.annotate(hpc_job="default"):
-            used = c.submit(add_to, actor, 1, pure=False)
-    assert await within(used) == 8
+            used = [c.submit(add_to, one, 1, pure=False) for one in (actor, another)]
+    assert [await within(future) for future in used] == [8, 2]
     await second.wait(10)
 
 

@@ -62,45 +62,7 @@ def counting(
         if lane is None:
             if startstops is NO_RUN or (start != "processing" != finish and finish not in ENDS):
                 return  # it waits for data, or has got it: it takes no slot, and cannot be stolen
-        elif lane.kind == "queue":
-            # it has no restriction, and whoever takes it over from an ended job is plain work, too
-            job = lane.job
-            if start == "waiting":
-                if finish == "waiting":  # stock has found that it has to be queued: that comes next
-                    return
-                if finish == "queued":
-                    job.held += 1
-                    return
-                if finish == "processing":
-                    job.processing += 1
-                    stealing(key, start, finish)
-                    return
-            elif start == "queued":
-                if finish == "processing":
-                    job.held -= 1
-                    job.processing += 1
-                    stealing(key, start, finish)
-                    return
-            elif start == "released":
-                if finish == "waiting":
-                    ts = tasks[key]
-                    # a new one that nothing depends on is as it was claimed (`reads.was_sent`, written out)
-                    if ts.run_id is None and not ts.dependents and not lane.inherited:
-                        job.unfinished += 1
-                        return
-            elif start == "processing" and finish == "memory":
-                # otherwise stock fills the slot
-                if lending.wanted or queue.closed or worker in loans or rounds or producers:
-                    freed(worker, lane)
-                job.processing -= 1
-                job.unfinished -= 1
-                if startstops:
-                    job.expected.done_s += sum(spent(startstops))
-                if job.unfinished == job.guests:
-                    maybe_done(job)
-                stealing(key, start, finish)
-                return
-        elif not (lane.inherited or lane.job.is_default):  # a job's own
+        elif lane.own:
             job = lane.job
             if start == "processing":
                 if finish == "memory" and startstops and nbytes is not None:
@@ -138,6 +100,44 @@ def counting(
                     restrict(tasks[key], lane)
                     if held and key in held:
                         small.left_memory(key)
+                return
+        elif lane.kind == "queue":
+            # it has no restriction, and whoever takes it over from an ended job is plain work, too
+            job = lane.job
+            if start == "waiting":
+                if finish == "waiting":  # stock has found that it has to be queued: that comes next
+                    return
+                if finish == "queued":
+                    job.held += 1
+                    return
+                if finish == "processing":
+                    job.processing += 1
+                    stealing(key, start, finish)
+                    return
+            elif start == "queued":
+                if finish == "processing":
+                    job.held -= 1
+                    job.processing += 1
+                    stealing(key, start, finish)
+                    return
+            elif start == "released":
+                if finish == "waiting":
+                    ts = tasks[key]
+                    # a new one that nothing depends on is as it was claimed (`reads.was_sent`, written out)
+                    if ts.run_id is None and not ts.dependents and not lane.inherited:
+                        job.unfinished += 1
+                        return
+            elif start == "processing" and finish == "memory":
+                # otherwise stock fills the slot
+                if lending.wanted or queue.closed or worker in loans or rounds or producers:
+                    freed(worker, lane)
+                job.processing -= 1
+                job.unfinished -= 1
+                if startstops:
+                    job.expected.done_s += sum(spent(startstops))
+                if job.unfinished == job.guests:
+                    maybe_done(job)
+                stealing(key, start, finish)
                 return
         if finish == "forgotten" and start in _AT_REST and lane is not None:
             del owner[key]

@@ -67,6 +67,8 @@ class Owner(Protocol):
     """Whose tasks a lane holds."""
 
     id: str
+    #: Whether it is plain work.
+    is_default: bool
     #: Workers of its nodes.
     allotment: AllotmentSet
 
@@ -86,7 +88,7 @@ class Lane(Generic[OwnerT]):
     changing its few lanes.
     """
 
-    __slots__ = ("__weakref__", "guest", "inherited", "job", "kind", "restriction")
+    __slots__ = ("__weakref__", "guest", "inherited", "job", "kind", "own", "restriction")
 
     def __init__(self, job: OwnerT, kind: LaneKind, restriction: AllotmentSet | None) -> None:
         self.job = job
@@ -95,8 +97,16 @@ class Lane(Generic[OwnerT]):
         self.restriction = restriction
         #: Whether the lane has changed hands: its tasks may still be bound to what it was before.
         self.inherited = False
+        #: Whether its tasks are a named job's that it did not get from another one: the usual ones.
+        self.own = not job.is_default
         #: Whether its tasks are plain work that a named job needed and made its own.
         self.guest = False
+
+    def inherit(self, job: OwnerT) -> None:
+        """Change hands: the tasks are `job`'s from now on."""
+        self.job = job
+        self.inherited = True
+        self.own = False
 
     def __repr__(self) -> str:
         return f"<Lane {self.job.id} {self.kind}>"

@@ -70,6 +70,7 @@ class Overrides:
         self._shuffle: tuple[Callable[..., Any], Callable[..., Any]] | None = None
         self.stock_plugins = StockPlugins(scheduler)
         self._waiting_actors: WeakSet[TaskState] = WeakSet()
+        self._actors_wait = False  # asked for every task: whether that set is empty takes longer
         self._turn: Callable[[TaskState], tuple[float, ...] | None] | None = None
         self._open: Callable[[], Collection[str]] = tuple
 
@@ -294,6 +295,7 @@ class Overrides:
                 return None
             if ws is None and ts.actor:
                 waiting.add(ts)
+                self._actors_wait = True
                 ts.actor = False
             return ws
 
@@ -306,8 +308,9 @@ class Overrides:
             turn = self._turn(ts)
             if turn is not None:
                 ts.priority = priority_with(ts, turn)
-        if self._waiting_actors and ts in self._waiting_actors:
+        if self._actors_wait and ts in self._waiting_actors:
             self._waiting_actors.discard(ts)
+            self._actors_wait = bool(self._waiting_actors)
             ts.actor = True
 
     def _hold_in_one_step(self) -> None:
@@ -358,6 +361,7 @@ class Overrides:
         for ts in self._waiting_actors:
             ts.actor = True
         self._waiting_actors.clear()
+        self._actors_wait = False
         self._turn = None
 
 

@@ -334,13 +334,15 @@ class Admission:
             if slots <= 0:
                 break
             if room <= 0:  # it would wait there
-                if not (ahead and self.sharing.ahead(ts) and any(each.first() for each in holders)):
+                if not (ahead and self.sharing.ahead(ts)):
+                    break
+                if job not in holders and not any(each.first() for each in holders):
                     break
                 room = slots
             if self._room(room, job, worker) <= 0:
                 jobs = [other for other in jobs if other is not job]
                 continue
-            job.next_held()
+            job.take()
             row = (ts, worker, owner[ts.key])
             batch.append(row)
             sent[address] += 1

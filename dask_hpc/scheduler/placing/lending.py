@@ -286,7 +286,7 @@ class Lending:
             job = min(borrowers, key=lambda job: turn(job.request.priority, count[job], job.submit_s))
             ts = job.first()
             if ts is not None and self.takes(ts):
-                job.next_held()
+                job.take()
                 self.tried(ts)
                 count[job] += 1
                 return ts

@@ -69,6 +69,8 @@ class Overflow:
 
         Returns whether it is held: it may be sent to no worker then. Runs for many tasks.
         """
+        if len(ts.worker_restrictions or ()) >= len(self.state.scheduler.workers):
+            return False  # whatever thread is idle, stock might have chosen it
         if self._idle is None:
             began_s = stopwatch_s()
             if began_s < self._next_look_s or self.state.settings.lend_s <= 0:

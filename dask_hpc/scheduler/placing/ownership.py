@@ -303,9 +303,8 @@ class Ownership:
             *(lane.restriction for lane in pins if lane.restriction is not None),
         ]
         for lane in (*job.lanes.values(), *job.inherited):
-            lane.job = heir
+            lane.inherit(heir)
             lane.restriction = heir.lanes[lane.kind].restriction
-            lane.inherited = True
             lane.guest = lane.guest and not heir.is_default
             heir.inherited.add(lane)
         job.inherited.clear()

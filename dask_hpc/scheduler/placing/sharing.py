@@ -98,6 +98,8 @@ class Sharing:
         node = state.nodes.at.get(address)
         if node is None or not node.serves or not self._parts.lends(node):
             return []
+        if state.serving.get(address) in self.waiting:
+            return self.waiting
         holders, plain, known = state.served_by(address), False, True
         for job in holders:
             if not job.undeclared:
@@ -180,5 +182,5 @@ class Sharing:
 
     def ahead(self, ts: TaskState) -> bool:
         """Whether the task may be sent to wait behind what executes."""
-        _, usual_s = durations.usual(ts)
+        usual_s = durations.of_kind(ts.prefix)
         return usual_s is not None and usual_s < _AHEAD_S

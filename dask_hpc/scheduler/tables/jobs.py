@@ -1,8 +1,4 @@
-"""What the plugin knows about a job.
-
-A `JobRecord` is plain state. States change only through `JobRecord.step`, which follows the table in
-`dask_hpc_policies.states`.
-"""
+"""What the plugin knows about a job: plain state. Job states change by `JobRecord.step` alone."""
 
 from __future__ import annotations
 
@@ -55,6 +51,8 @@ class JobRecord:
         self.id = id
         self.spec = spec
         self.request = request
+        #: Whether it has asked for no nodes of its own.
+        self.undeclared = spec.nodes is None and spec.min_nodes is None and not request.exclusive
         self.client = client
         #: Who has submitted into it, besides the one that has declared it: its tasks, through their worker's
         #: client, and clients that named it.
@@ -152,12 +150,6 @@ class JobRecord:
     def active(self) -> bool:
         """Whether it may still hold nodes or wait for them."""
         return self.state in ACTIVE
-
-    @property
-    def undeclared(self) -> bool:
-        """Whether it has asked for no nodes of its own."""
-        spec = self.spec
-        return spec.nodes is None and spec.min_nodes is None and not self.request.exclusive
 
     @property
     def reach(self) -> AllotmentSet:
@@ -264,7 +256,8 @@ class JobRecord:
             if lane.guest and lane.kind == kind and lane.job is self:
                 return lane
         lane = Lane(self, kind, self.lanes[kind].restriction)
-        lane.guest = lane.inherited = True
+        lane.guest = True
+        lane.inherit(self)
         self.inherited.add(lane)
         return lane
 
@@ -309,10 +302,17 @@ class JobRecord:
         queue, gate = self.queue, self.gate
         while queue:
             ts = queue[0][2]
-            if is_parked(ts) and (gate is None or gate.passes(self, ts, take=False)):
+            waits = ts.state == "no-worker" and ts.worker_restrictions is HOLD
+            if waits and (gate is None or gate.passes(self, ts, take=False)):
                 return ts
             heapq.heappop(queue)
         return None
+
+    def take(self) -> None:
+        """Take what `first` has just given from the queue."""
+        ts = heapq.heappop(self.queue)[2]
+        if self.gate is not None:
+            self.gate.passes(self, ts, take=True)
 
     def first_held(self, count: int) -> list[Any]:
         """Up to `count` held tasks, among them the next one; for a look at what waits."""
