@@ -30,6 +30,7 @@ def test_rows_that_break_nothing_are_told() -> None:
         ({"find": "return"}, "times; it must be there once"),
         ({"replace": row.find}, "is replaced by itself"),
         ({"tests": "tests/nowhere.py::test_it"}, "there is no tests/nowhere.py"),
+        ({"tests": f"{row.tests.partition('::')[0]}::test_it"}, "::test_it"),
     ):
         (found,) = mutants.wrong([dataclasses.replace(row, **change)])
         assert said in found

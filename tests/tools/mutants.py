@@ -85,11 +85,16 @@ def wrong(mutants: Iterable[Mutant], root: Path = ROOT) -> list[str]:
             found.append(f"{mutant.file} has {mutant.find!r} {count} times; it must be there once")
         if mutant.find == mutant.replace:
             found.append(f"{mutant.file}: {mutant.find!r} is replaced by itself")
-        files = {name.partition("::")[0] for name in mutant.tests.split()}
-        found += [
-            f"{mutant.file}: there is no {name}" for name in sorted(files) if not (root / name).exists()
-        ]
+        absent = [name for name in mutant.tests.split() if not _is_there(name, root)]
+        found += [f"{mutant.file}: there is no {name}" for name in absent]
     return found
+
+
+def _is_there(tests: str, root: Path) -> bool:
+    """Whether there is such a file or folder of tests, and in the file such a test."""
+    file, _, test = tests.partition("::")
+    name, path = test.rpartition("::")[2].partition("[")[0], root / file
+    return path.exists() and (not test or f"def {name}(" in path.read_text(encoding="utf-8"))
 
 
 def copy_tree(target: Path, root: Path = ROOT) -> Path:
