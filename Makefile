@@ -9,7 +9,8 @@
 #                    SUBSET=0.12 for that share of them, drawn by SUBSET_SEED (default: the commit)
 #   make test-browser  the panel in a real JupyterLab in headless Chromium; SCREENSHOTS=folder keeps the pictures
 #   make screenshots  the same, and the pictures in the README anew: the panel, and three users before and after
-#   make test-previous  the tests on live clusters with the release of distributed before the newest, or a SUBSET
+#   make test-previous  the tests on live clusters with the release of distributed before the newest, and the least
+#                    of others that is asked for, or a SUBSET
 #   make test-distributed  some of distributed's own tests, on stock and with our preload, and what differs; cloned
 #                    from its repository    TEST_DISTRIBUTED_FILES="test_locks test_queues" to choose
 #   make mutants     breaks chosen lines, one at a time, and lists those that no test notices
@@ -40,6 +41,8 @@ STORIES ?=
 NOTEBOOK_ARGS ?= $(filter --fast,$(BENCHMARK_ARGS))
 BIN := $(VENV)/bin
 PREVIOUS := 2026.7.1
+# The least that is asked for of what others do otherwise by release, and runs on any Python.
+LEAST := $(shell sed -nE 's/.*"(click|jinja2|zarr) >=([0-9.]+)".*/\1==\2/p' pyproject.toml | sort -u)
 
 # Hundreds of processes are started here: what the first has compiled, the others read.
 unexport PYTHONDONTWRITEBYTECODE
@@ -96,6 +99,7 @@ test-previous: $(VENV)-previous/.test
 	$(VENV)-previous/bin/python $(DISTRIBUTED) tests/scheduler tests/client tests/program \
 	  $(ELSEWHERE:%=--ignore=tests/scheduler/test_%.py) \
 	  --subset $(SUBSET) --subset-seed $(SUBSET_SEED) $(PYTEST_ARGS)
+	$(VENV)-previous/bin/python -m dask hpc no-such 2>&1 | grep '^Error: No such command'
 
 test-distributed: $(VENV)/.test
 	$(BIN)/python tests/tools/distributed_tests.py $(TEST_DISTRIBUTED_FILES)
@@ -131,13 +135,13 @@ $(VENV)/.test: $(VENV)/.made
 	$(BIN)/python -m pip install --quiet --editable '.[test]'
 	touch $@
 
-# It has only its own dask and distributed, which come first; all others are those of the environment beside it.
+# It has only its own of those, which come first; all others are those of the environment beside it.
 PACKAGES := -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
 $(VENV)-previous/.test: $(VENV)/.test
 	$(PYTHON) -m venv --clear $(VENV)-previous
 	echo "import site; site.addsitedir('$$($(BIN)/python $(PACKAGES))')" \
 	  > "$$($(VENV)-previous/bin/python $(PACKAGES))/others.pth"
-	$(VENV)-previous/bin/python -m pip install --quiet "distributed==$(PREVIOUS)" "dask==$(PREVIOUS)"
+	$(VENV)-previous/bin/python -m pip install --quiet "distributed==$(PREVIOUS)" "dask==$(PREVIOUS)" $(LEAST)
 	$(VENV)-previous/bin/python -c 'import dask, distributed, pytest; \
 	  raise SystemExit({dask.__version__, distributed.__version__} != {"$(PREVIOUS)"})'
 	touch $@

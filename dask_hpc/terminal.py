@@ -26,6 +26,10 @@ from dask_hpc.errors import DaskHPCError
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON value instead of text.")
 
 
+#: What click raises where a command is missing, to show the help; before 8.2 it showed that and left.
+_NO_COMMAND: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())
+
+
 class OneLineGroup(click.Group):
     """A group whose errors are one line, without a traceback, for everything a user can do wrong."""
 
@@ -41,7 +45,7 @@ class OneLineGroup(click.Group):
                 if sys.stdout is not None:  # it was closed before the process began
                     sys.stdout.flush()
                 return found
-            except click.exceptions.NoArgsIsHelpError:
+            except _NO_COMMAND:
                 raise
             except click.UsageError as error:
                 command = error.ctx.command_path if error.ctx else ctx.command_path
