@@ -20,6 +20,7 @@ from zarr.abc.store import Store
 from zarr.storage import FsspecStore, LocalStore, WrapperStore, ZipStore
 
 from dask_hpc.wire import IO_METRIC, IO_SECONDS
+from dask_hpc.worker.io.counters import MOVED
 from dask_hpc.worker.io.mounts import mount_of
 from dask_hpc.worker.io.rest import through_files
 
@@ -159,6 +160,8 @@ class MeteredStore(WrapperStore[Store]):
                 context_meter.digest_metric(f"{IO_METRIC} busy {self.kind} {self.target}", here, "s")
             if anywhere is not None:
                 context_meter.digest_metric(IO_SECONDS, anywhere, "seconds")
+                if (moved := MOVED.get()) is not None:
+                    moved.metered_s += anywhere
 
     def _tell(self, what: str, nbytes: int) -> None:
         # what is told to nobody (a thread that a task has started knows nothing of it) is not known

@@ -17,15 +17,18 @@ from types import SimpleNamespace
 import numpy as np
 import zarr
 from distributed.metrics import context_meter
+from distributed.threadpoolexecutor import ThreadPoolExecutor
+from distributed.utils import run_in_executor_with_context
 from zarr.core.buffer import default_buffer_prototype
-from zarr.storage import LocalStore, LoggingStore, MemoryStore, ZipStore
+from zarr.storage import LocalStore, LoggingStore, MemoryStore, WrapperStore, ZipStore
 
 from dask_hpc.scheduler.internals.span_metrics import executed
 from dask_hpc.scheduler.io.learned import Learned, Run
-from dask_hpc.wire import IO_METRIC
+from dask_hpc.wire import COUNTED_SPAN, IO_ESTIMATED, IO_METRIC, IO_SECONDS
 from dask_hpc.worker.io import counters, mounts
 from dask_hpc.worker.io.mounts import mount_of
 from dask_hpc.worker.io.rest import through_files
+from dask_hpc.worker.io.tasks import Counting
 from dask_hpc.worker.metered import metered
 from dask_hpc_policies.model import JobRequest
 
@@ -222,3 +225,42 @@ def test_of_a_size_the_latest_runs_count_and_those_without_io_have_no_bandwidth(
     learned.add("scan", 2, Run(0.5, 2.0, 100))
     assert learned.laws("scan")["bandwidth_bytes_s"]["sizes"] == [1, 2]
     assert (learned.shares(JobRequest(name="idle")), learned.laws("idle")) == ({1: 0.0}, None)
+
+
+class Slow(WrapperStore):
+    """A store that takes its time."""
+
+    async def set(self, key, value):
+        await asyncio.sleep(0.2)
+        await super().set(key, value)
+
+
+def test_seconds_that_a_metered_store_has_told_are_not_told_again_by_who_counts_the_thread(tmp_path):
+    took, told = [], Counter()
+    array = zarr.create_array(metered(Slow(LocalStore(tmp_path / "a"))), shape=4, chunks=4, dtype=int)
+
+    def task():
+        began_s = time.perf_counter()
+        array[:] = 1
+        (tmp_path / "seen by the thread").write_bytes(bytes(8192))
+        took.append(time.perf_counter() - began_s)
+
+    async def execute(key, *, stimulus_id):
+        threads = worker.executors[worker.state.tasks[key].annotations["executor"]]
+        await run_in_executor_with_context(threads, task)
+
+    def hear(label, amount, unit):
+        told[label] += amount
+
+    with ThreadPoolExecutor(1) as threads:
+        ts = SimpleNamespace(span_id=f"a{COUNTED_SPAN}", annotations={})
+        state = SimpleNamespace(tasks={"x": ts})
+        worker = SimpleNamespace(execute=execute, executors={"default": threads}, state=state)
+        counting = Counting(worker)
+        with context_meter.add_callback(hear):
+            asyncio.run(worker.execute("x", stimulus_id=""))
+        counting.stop()
+    assert told[IO_SECONDS] >= 0.2
+    assert IO_ESTIMATED in told
+    # all of it within the time of the task, and what Python takes around it
+    assert told[IO_SECONDS] + told[IO_ESTIMATED] < took[0] + 0.15

@@ -12,7 +12,8 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from contextvars import ContextVar
+from dataclasses import dataclass
 from resource import RUSAGE_THREAD, getrusage
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -44,7 +45,7 @@ def counts(path: str = _THREAD) -> Counts:
     OSError
         Where the system does not tell.
     """
-    return _Open(path).counts()
+    return Counts(*_Open(path).look())
 
 
 class _Open:
@@ -53,10 +54,11 @@ class _Open:
     def __init__(self, path: str) -> None:
         self._file = os.open(path, os.O_RDONLY)
 
-    def counts(self) -> Counts:
+    def look(self) -> tuple[int, int, int]:
+        """The fields of `Counts`."""
         told = os.pread(self._file, 512, 0)
         words = told.split(None, 4)
-        return Counts(int(words[1]), int(words[3]), len(told))
+        return int(words[1]), int(words[3]), len(told)
 
     def __del__(self) -> None:
         # there is none when it could not be opened
@@ -77,7 +79,7 @@ def of_thread(native_id: int) -> Counts:
         return Counts(0, 0, 0)
 
 
-@dataclass
+@dataclass(slots=True)
 class Moved:
     """What one task has moved on its thread."""
 
@@ -85,17 +87,23 @@ class Moved:
     write: int = 0
     #: Seconds in which the thread did not compute for the task: it was in the system, or waited.
     waited_s: float = 0.0
+    #: Seconds of them that metered stores have told of.
+    metered_s: float = 0.0
     #: Kind and mount point of what it has read from and written to.
     read_from: tuple[str, str] = UNKNOWN
     written_to: tuple[str, str] = UNKNOWN
     #: Whether it was counted at all.
-    counted: bool = field(default=False)
+    counted: bool = False
+
+
+#: What the task that executes here, or is being handed to a thread, moves; None: it is not counted.
+MOVED: ContextVar[Moved | None] = ContextVar("hpc_moved", default=None)
 
 
 class _Here(threading.local):
     """Of one thread that runs tasks: its counters, open as long as it lives, and what its task has opened."""
 
-    counts: Callable[[], Counts] | None = None
+    look: Callable[[], tuple[int, int, int]] | None = None
     opened: deque[tuple[Any, ...]] | None = None
 
 
@@ -129,24 +137,24 @@ def counted(function: Callable[[], Any], moved: Moved) -> Any:
     Exception
         Whatever the function raises.
     """
-    look = _here.counts
+    look = _here.look
     if look is None:
         try:
-            look = _here.counts = _Open(_THREAD).counts
+            look = _here.look = _Open(_THREAD).look
         except OSError:  # too many files are open
             return function()
-    before, began, used = look(), perf_counter(), getrusage(RUSAGE_THREAD).ru_utime
+    (read, written, own), began, used = look(), perf_counter(), getrusage(RUSAGE_THREAD).ru_utime
     opened: deque[tuple[Any, ...]] = deque(maxlen=_MOST_FILES)
     _here.opened = opened
     try:
         return function()
     finally:
         _here.opened = None
-        after = look()
+        read_after, written_after, _ = look()
         computed = getrusage(RUSAGE_THREAD).ru_utime - used
         moved.waited_s = max(0.0, perf_counter() - began - computed)
-        moved.read = max(0, after.read - before.read - before.own)
-        moved.write = after.write - before.write
+        moved.read = max(0, read_after - read - own)
+        moved.write = written_after - written
         moved.counted = True
         # no failure of this is the task's: where it was stays unknown
         with suppress(OSError, ValueError):

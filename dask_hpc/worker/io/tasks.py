@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, Future
-from contextvars import ContextVar
 from functools import partial
 from threading import get_native_id
 from typing import Any
@@ -18,15 +17,13 @@ from dask.utils import key_split
 from distributed.metrics import context_meter
 from distributed.threadpoolexecutor import ThreadPoolExecutor
 
-from dask_hpc.wire import COUNTED_SPAN, IO_ESTIMATED, IO_METRIC, IO_SECONDS
-from dask_hpc.worker.io.counters import FEW_BYTES, Moved, counted, counts, listen
+from dask_hpc.wire import COUNTED_SPAN, IO_ESTIMATED, IO_METRIC
+from dask_hpc.worker.io.counters import FEW_BYTES, MOVED, Moved, counted, counts, listen
 from dask_hpc.worker.io.mounts import mount_of_open_files
 from dask_hpc.worker.io.rest import rest
 
 #: Name of the executor.
 _EXECUTOR = "dask-hpc-io"
-#: What the task that is being handed to a thread moves.
-_MOVED: ContextVar[Moved] = ContextVar("hpc_moved")
 
 
 class CountingThreadPoolExecutor(Executor):
@@ -36,8 +33,8 @@ class CountingThreadPoolExecutor(Executor):
         self._threads = threads
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Have it run, counted for `_MOVED`."""
-        return self._threads.submit(counted, partial(function, *args, **kwargs), _MOVED.get())
+        """Have it run, counted for `MOVED`."""
+        return self._threads.submit(counted, partial(function, *args, **kwargs), MOVED.get() or Moved())
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Its threads are another's, who ends them."""
@@ -90,29 +87,21 @@ class Counting:
         if _EXECUTOR not in self._worker.executors:
             # counting has ended since it was sent
             return await self._execute(key, stimulus_id=stimulus_id)
-        metered_s = 0.0
-
-        def heard(label: Any, value: float, unit: str) -> None:
-            nonlocal metered_s
-            if label == IO_SECONDS and unit == "seconds":
-                metered_s += value
-
         moved = Moved()
-        token = _MOVED.set(moved)
+        token = MOVED.set(moved)
         span_id = ts.span_id
         annotations = ts.annotations or {}
         # an executor of the user's is not ours to look into
         ts.annotations = {"executor": _EXECUTOR, **annotations}
         self._running += 1
         try:
-            with context_meter.add_callback(heard):
-                return await self._execute(key, stimulus_id=stimulus_id)
+            return await self._execute(key, stimulus_id=stimulus_id)
         finally:
             self._running -= 1
-            _MOVED.reset(token)
+            MOVED.reset(token)
             ts.annotations = annotations
             if moved.counted:
-                waited_s = max(0.0, moved.waited_s - metered_s)
+                waited_s = max(0.0, moved.waited_s - moved.metered_s)
                 if not self._tell(moved, waited_s) and waited_s > 0:
                     self._waited.append((span_id, key_split(key), waited_s))
 
