@@ -42,7 +42,7 @@ NOTEBOOK_ARGS ?= $(filter --fast,$(BENCHMARK_ARGS))
 BIN := $(VENV)/bin
 PREVIOUS := 2026.7.1
 # The least that is asked for of what others do otherwise by release, and runs on any Python.
-LEAST := $(shell sed -nE 's/.*"(click|jinja2|zarr) >=([0-9.]+)".*/\1==\2/p' pyproject.toml | sort -u)
+LEAST := $(shell sed -nE 's/.*"(click|jinja2|pulp|xarray|zarr) >=([0-9.]+)[",].*/\1==\2/p' pyproject.toml | sort -u)
 
 # Hundreds of processes are started here: what the first has compiled, the others read.
 unexport PYTHONDONTWRITEBYTECODE

@@ -134,6 +134,10 @@ class MeteredStore(WrapperStore[Store]):
     def _with_store(self, store: Store) -> Self:
         return type(self)(store, self.target, self.kind)
 
+    def with_read_only(self, read_only: bool = False) -> Self:
+        """The same store, or one that is not written to; before 3.1.6 Zarr's own wrappers have no such way."""
+        return self._with_store(self._store.with_read_only(read_only))
+
     def __getattr__(self, name: str) -> Any:
         # what only this kind of store has: icechunk asks for the session of the store of an array
         if name.startswith("_") or name.endswith("_sync"):  # those would not be counted

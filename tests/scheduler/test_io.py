@@ -17,7 +17,7 @@ from distributed.metrics import context_meter
 from distributed.protocol.pickle import dumps, loads
 from fsspec.asyn import AsyncFileSystem
 from helpers import live, record, started, until, within
-from zarr.storage import FsspecStore, LocalStore, MemoryStore, WrapperStore
+from zarr.storage import FsspecStore, LocalStore, MemoryStore
 
 import dask_hpc
 from dask_hpc.scheduler.io.accounts import accounts
@@ -81,7 +81,7 @@ async def test_bytes_of_each_job_are_what_its_store_holds(c, s, *workers):
 @live(1, clean_kwargs={"threads": False})
 async def test_seconds_of_operations_at_once_count_once(c, s, a):
     rt = await dask_hpc.install(c, policy="fcfs")
-    store = metered(Slow(MemoryStore()), "slow")
+    store = metered(Slow(), "slow")
 
     def read():
         # 16 chunks of which Zarr reads ten at once
@@ -115,7 +115,7 @@ async def test_seconds_of_operations_at_once_count_once(c, s, a):
 DELAY_S = 0.1
 
 
-class Slow(WrapperStore):
+class Slow(MemoryStore):
     """Takes its time for each value."""
 
     async def get(self, *args, **kwargs):
