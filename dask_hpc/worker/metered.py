@@ -135,7 +135,7 @@ class MeteredStore(WrapperStore[Store]):
         return type(self)(store, self.target, self.kind)
 
     def with_read_only(self, read_only: bool = False) -> Self:
-        """The same store, or one that is not written to; before 3.1.6 Zarr's own wrappers have no such way."""
+        """The same store, or one that is not written to; wrappers of Zarr before 3.1.6 have no such way."""
         return self._with_store(self._store.with_read_only(read_only))
 
     def __getattr__(self, name: str) -> Any:
