@@ -1,7 +1,7 @@
 """What the runtime costs plain Dask code, in microseconds a task over stock Dask.
 
 What it costs is less than what a machine's speed changes by from second to second: ``--instructions`` counts
-(`counted`), and gives our share of stock's instructions of stock's time.
+(`instructions`), and gives our share of stock's instructions of stock's time.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 from dataclasses import replace
 from typing import Any
 
-import counted
+import instructions
 from harness import Measure, Options, Row, differences, interleave, main, our_cost, row
 from machine import Graph, Machine, until
 
@@ -36,7 +36,7 @@ async def _timed(machine: Machine, graphs: list[tuple[Graph, Any]]) -> float:
     return await machine.us_per_task(graphs, len(machine.scheduler.tasks))
 
 
-def cases(tasks: int, kept: int, how: counted.Work = _timed) -> dict[str, Measure]:
+def cases(tasks: int, kept: int, how: instructions.Work = _timed) -> dict[str, Measure]:
     """What is measured on a fresh machine, by name, and `how`."""
 
     async def work(machine: Machine) -> float:
@@ -87,7 +87,8 @@ def run(options: Options) -> list[Row]:
     kept = options.pick(PROTECTED, PROTECTED, 200)
     if options.given.count is not None:
         # whoever counts reads the last line
-        print(counted.measured(options.given, cases(tasks, kept, counted.warmed)[options.given.count]))
+        case = cases(tasks, kept, instructions.warmed)[options.given.count]
+        print(instructions.measured(options.given, case))
         sys.exit()
     rows = []
     for workers in options.pick((16, 256), (16, 256), (16,)):
@@ -117,7 +118,7 @@ def _by_instructions(options: Options, workers: int, tasks: int, kept: int) -> l
     samples = interleave({"stock": cases(tasks, kept)["stock"]}, options.pick(9, 5, 2), workers, 4)["stock"]
     base = statistics.median(samples)
     names = ("stock", "stock again", *TEXTS) if options.size != "tiny" else ("stock", "awake")
-    counts = counted.cases(__file__, names, options, workers, base)
+    counts = instructions.cases(__file__, names, options, workers, base)
     stock = counts.pop("stock")
     texts = {"stock again": "noise (stock against itself)", **TEXTS}
     return [
@@ -142,4 +143,4 @@ def _blame(figure: Row, measure: Measure, workers: int, tasks: int) -> Row:
 
 if __name__ == "__main__":
     what = "Cost for plain Dask code: microseconds a task over stock, medians [quartiles]"
-    main("hooks", what, run, counted.arguments)
+    main("hooks", what, run, instructions.arguments)

@@ -1,6 +1,6 @@
 """What a task inside a job costs over stock Dask, and what a worker's arrival costs with many tasks held.
 
-A shared machine's speed changes by more than what a task costs: ``--instructions`` counts (`counted`).
+A shared machine's speed changes by more than what a task costs: ``--instructions`` counts (`instructions`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 
-import counted
+import instructions
 from harness import Measure, Options, Row, differences, interleave, main, our_cost, row
 from machine import Graph, Machine, run_async, turns, until, without_gc
 
@@ -32,7 +32,7 @@ def run(options: Options) -> list[Row]:
     if options.given.count is not None:
         # whoever counts reads the last line
         tasks = options.given.tasks or options.pick(*COUNTED)
-        print(counted.measured(options.given, _cases(tasks, counted.warmed)[options.given.count]))
+        print(instructions.measured(options.given, _cases(tasks, instructions.warmed)[options.given.count]))
         sys.exit()
     if options.given.instructions:
         sizes = options.pick((16, 256), (16,), (16,))
@@ -91,7 +91,7 @@ def _by_instructions(options: Options, workers: int) -> list[Row]:
         samples = interleave({name: _cases(tasks)[name]}, options.pick(9, 5, 2), workers, 4)[name]
         stock[kind] = statistics.median(samples)
         names = [name, *(f"{kind} {jobs}" for jobs in JOBS)]
-        counts = counted.cases(__file__, names, options, workers, stock[kind])
+        counts = instructions.cases(__file__, names, options, workers, stock[kind])
         share |= {each: found / counts[name] - 1 for each, found in counts.items()}
     rows = []
     for jobs in JOBS:
@@ -102,7 +102,7 @@ def _by_instructions(options: Options, workers: int) -> list[Row]:
     return rows
 
 
-def _cases(tasks: int, how: counted.Work = Machine.us_per_task) -> dict[str, Measure]:
+def _cases(tasks: int, how: instructions.Work = Machine.us_per_task) -> dict[str, Measure]:
     cases: dict[str, Measure] = {}
     for kind in KINDS:
         cases[f"stock {kind}"] = _case(kind, 0, tasks, how)
@@ -111,7 +111,7 @@ def _cases(tasks: int, how: counted.Work = Machine.us_per_task) -> dict[str, Mea
     return cases
 
 
-def _case(kind: str, jobs: int, tasks: int, how: counted.Work, policy: str = "") -> Measure:
+def _case(kind: str, jobs: int, tasks: int, how: instructions.Work, policy: str = "") -> Measure:
     async def measure(machine: Machine) -> float:
         if not jobs:
             return await how(machine, [(Graph(kind, tasks, "all"), None)])
@@ -169,7 +169,7 @@ async def _pause(machine: Machine, begin: Callable[[], None]) -> None:
 def arguments(parser: argparse.ArgumentParser) -> None:
     """How large the graphs are, and whether to count."""
     parser.add_argument("--tasks", type=int, metavar="N", help=f"of a graph; {TASKS:,} if not said")
-    counted.arguments(parser)
+    instructions.arguments(parser)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ HERE = Path(__file__).resolve().parent
 SHARED = {
     "harness", "machine", "run", "in_kernel", "arrivals", "shapes", "one_user", "many_jobs", "trend_cells",
     "coupling_rank", "coupling_ranks", "coupling_keys", "trend_fallback", "spinning", "rounds",
-    "counted", "test_benchmarks",
+    "instructions", "test_benchmarks",
 }  # fmt: skip
 SCRIPTS = sorted({path.stem for path in HERE.glob("*.py")} - SHARED)
 
@@ -118,6 +118,11 @@ def test_what_misses_its_bar_ends_a_benchmark_with_1_also_where_it_is_short(
         found = json.loads(capsys.readouterr().out)
         assert [row["verdict"] for row in found["rows"]] == [verdict]
         assert (ended.value.code, found["ok"]) == (int(verdict != "ok"), verdict == "ok")
+
+
+def test_what_benchmarks_share_has_no_name_of_what_tests_share_with_them() -> None:
+    tools = {path.stem for path in (HERE.parent / "tools").glob("*.py")}
+    assert tools & {path.stem for path in HERE.glob("*.py")} == set()
 
 
 def test_run_runs_every_benchmark_and_fails_when_one_does(
