@@ -356,4 +356,5 @@ def test_memory_is_flat_over_ten_thousand_updates():
     gc.collect()
     after = len(gc.get_objects())
     assert len(told._cells) == len(told._numbers) == len(told._keys) == len(told._made_of) == 10
-    assert after - before < 200
+    # threads of the process keep some of their own; one more an update would be ten thousand
+    assert after - before < 1000
