@@ -138,6 +138,7 @@ $(VENV)/.test: $(VENV)/.made
 # It has only its own of those, which come first; all others are those of the environment beside it.
 PACKAGES := -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
 $(VENV)-previous/.test: $(VENV)/.test
+	test $(words $(LEAST)) -eq 5
 	$(PYTHON) -m venv --clear $(VENV)-previous
 	echo "import site; site.addsitedir('$$($(BIN)/python $(PACKAGES))')" \
 	  > "$$($(VENV)-previous/bin/python $(PACKAGES))/others.pth"

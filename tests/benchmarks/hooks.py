@@ -90,9 +90,8 @@ def run(options: Options) -> list[Row]:
         case = cases(tasks, kept, instructions.warmed)[options.given.count]
         print(instructions.measured(options.given, case))
         sys.exit()
-    rows = []
+    rows, measure = [], _by_instructions if instructions.wanted(options) else _by_time
     for workers in options.pick((16, 256), (16, 256), (16,)):
-        measure = _by_instructions if options.given.instructions else _by_time
         rows += measure(options, workers, tasks, kept)
     return rows
 

@@ -98,15 +98,18 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--slower", type=float, help=argparse.SUPPRESS)
 
 
+def wanted(options: Options) -> bool:
+    """Whether instructions are to be counted; ends the process when what counts them is not there."""
+    if options.given.instructions and (absent := missing()):
+        script = Path(sys.argv[0]).name
+        sys.exit(f"{script}: --instructions needs {' and '.join(absent)}; install valgrind")
+    return bool(options.given.instructions)
+
+
 def cases(
     script: str, names: Collection[str], options: Options, workers: int, base_us: float
 ) -> dict[str, int]:
-    """Instructions of the cases of a script, by name; `base_us` is what the first takes a task uncounted.
-
-    Ends the process when what counts is not there.
-    """
-    if absent := missing():
-        sys.exit(f"{Path(script).name}: --instructions needs {' and '.join(absent)}; install valgrind")
+    """Instructions of the cases of a script, by name; `base_us` is what the first takes a task uncounted."""
     counts, slower = {}, 1.0
     size = [] if options.size == "full" else [f"--{options.size}"]
     if tasks := getattr(options.given, "tasks", None):

@@ -34,7 +34,7 @@ def run(options: Options) -> list[Row]:
         tasks = options.given.tasks or options.pick(*COUNTED)
         print(instructions.measured(options.given, _cases(tasks, instructions.warmed)[options.given.count]))
         sys.exit()
-    if options.given.instructions:
+    if instructions.wanted(options):
         sizes = options.pick((16, 256), (16,), (16,))
         return [row for workers in sizes for row in _by_instructions(options, workers)]
     tasks = options.given.tasks or options.pick(TASKS, TASKS, 160)

@@ -114,7 +114,7 @@ class HPCSchedulerPlugin(SchedulerPlugin):
         job = lane.job
         if finish in IN_PLAY:
             if start not in IN_PLAY:
-                if job.is_default or lane.inherited:
+                if not lane.own:
                     lane = self._guests.recomputed(self._tasks[key], lane)
                     job = lane.job
                 job.unfinished += 1

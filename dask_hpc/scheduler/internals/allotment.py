@@ -98,6 +98,7 @@ class Lane(Generic[OwnerT]):
         #: Whether the lane has changed hands: its tasks may still be bound to what it was before.
         self.inherited = False
         #: Whether its tasks are a named job's that it did not get from another one: the usual ones.
+        #: Kept, since it is asked at every step of every task.
         self.own = not job.is_default
         #: Whether its tasks are plain work that a named job needed and made its own.
         self.guest = False
