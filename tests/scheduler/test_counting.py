@@ -21,6 +21,8 @@ from dask_hpc.scheduler.internals.stock_plugins import NO_RUN
 from dask_hpc.scheduler.tables.expected import Expected
 from dask_hpc.scheduler.tables.meter import Meter
 
+#: What a worker says of the time that a task took.
+TOOK = ({"action": "compute", "start": 0, "stop": 1},)
 COUNTS = ("unfinished", "held", "processing", "guests", "erred")
 
 
@@ -32,7 +34,8 @@ class Both:
         self.general, self.was_usual = plugin._count, True
         #: Workers whose slots are looked at in the next pass.
         self.dirty = plugin._admission.dirty
-        self.steps: Counter[tuple[str, str]] = Counter()
+        #: Usual ones, by whether they are of plain work, with the kind of the task's lane.
+        self.steps: Counter[tuple[bool, str, str, str]] = Counter()
         #: Those that are not usual ones, with the kind of the task's lane.
         self.others: Counter[tuple[str | None, str, str]] = Counter()
         self.differences: list[object] = []
@@ -65,8 +68,8 @@ class Both:
         if not self.was_usual:
             self.others[lane and lane.kind, start, finish] += 1
             return
-        self.steps[start, finish] += 1
         assert lane is not None
+        self.steps[lane.job.is_default, lane.kind, start, finish] += 1
         found = self._now(lane.job, key, ts)
         for name, value in zip(COUNTS, counts, strict=True):
             setattr(lane.job, name, value)
@@ -105,6 +108,8 @@ async def test_the_usual_steps_are_counted_as_all_others_are(c, s, *workers):
                 more = c.map(inc, choose.sample(roots, 5), pure=False)
                 wrong = c.map(inc, ["no number"] * choose.randint(0, 2), pure=False)
                 parts = [dask.delayed(inc, pure=False)(number) for number in range(4)]
+                after = [dask.delayed(inc)(dask.delayed(inc)(part)) for part in parts]
+                more += c.compute(after, optimize_graph=False)
             # a job's own tasks, on a node of its own and of plain ones
             own = c.map(inc, range(choose.randint(0, 20)), pure=False)
             own += c.compute([dask.delayed(inc)(part) for part in parts], optimize_graph=False)
@@ -118,30 +123,30 @@ async def test_the_usual_steps_are_counted_as_all_others_are(c, s, *workers):
         await until(lambda: not engine(s).state.owner, "all is forgotten")
         assert all(not job.unfinished for job in engine(s).state.plain)
     assert both.differences == []
-    usual = {
-        ("released", "waiting"),
-        ("waiting", "queued"),
-        ("queued", "processing"),
-        ("memory", "forgotten"),
-        # a job's own
-        ("no-worker", "processing"),
-        ("released", "forgotten"),
+    plain = {
+        "queue": "released waiting, waiting queued, queued processing, processing memory, memory forgotten",
+        "rest": "released waiting, waiting processing, processing memory, memory released",
     }
-    assert usual <= both.steps.keys(), (both.steps, both.others)
-    assert both.steps["processing", "memory"]
+    usual = {
+        (True, kind, *step.split()) for kind, steps in plain.items() for step in steps.split(", ")
+    } | {(False, "root", "no-worker", "processing"), (False, "rest", "processing", "memory")}
+    assert usual <= both.steps.keys(), (usual - both.steps.keys(), both.others)
 
 
 class Alone:
     """One task of plain work, or of a job, by itself; what was done for it."""
 
-    def __init__(self, plain: bool = True, **task: object) -> None:
+    def __init__(self, plain: bool = True, kind: str = "", **task: object) -> None:
         job = SimpleNamespace(held=0, processing=1, unfinished=2, guests=0, is_default=plain, resting=False)
-        self.lane = Lane(job, "queue" if plain else "root", None)
+        job.queue, job.expected = [], Expected()
+        self.lane = Lane(job, kind or ("queue" if plain else "root"), None)
         self.task = SimpleNamespace(**{"run_id": None, "dependents": set(), **task})
         self.lending = SimpleNamespace(
             wanted=False, loans={}, ended=lambda worker, key: self.done.append(f"{key} has left {worker}")
         )
-        self.queue, self.watching = SimpleNamespace(closed=False), set()
+        self.queue, self.watching, self.serving = SimpleNamespace(closed=False), set(), {}
+        #: Lanes of other tasks.
+        self.others: dict[str, Lane] = {}
         self.small = SimpleNamespace(held={}, doubtful={}, came=None)
         self.done: list[str] = []
         self.passed_on: list[tuple[str, ...]] = []
@@ -151,10 +156,11 @@ class Alone:
             lending=self.lending,
             queue=self.queue,
             watched=(self.watching, ()),
+            state=SimpleNamespace(serving=self.serving),
             freed=lambda worker, lane: self.done.append("freed"),
         )
         step = counting(
-            {"x": self.lane},
+            {"x": self.lane, **self.others},
             {"x": self.task},
             admission,
             self.small,
@@ -170,14 +176,31 @@ class Alone:
 def test_what_is_not_usual_is_counted_in_full() -> None:
     assert Alone().step("released", "waiting") == []
     assert Alone(run_id=1).step("released", "waiting") == ["in full"]
-    assert Alone(dependents={"y"}).step("released", "waiting") == ["in full"]
     left_by_a_job = Alone()
     left_by_a_job.lane.inherit(left_by_a_job.lane.job)
     assert left_by_a_job.step("released", "waiting") == ["in full"]
     assert Alone().step("processing", "erred") == ["in full"]
-    other_lane = Alone()
-    other_lane.lane.kind = "root"
-    assert other_lane.step("processing", "memory") == ["in full"]
+    # its worker has said nothing of its time
+    assert Alone().step("processing", "memory") == ["in full"]
+    for kind in ("root", "p2p", "free"):
+        assert Alone(kind=kind).step("processing", "memory", startstops=TOOK) == ["in full"]
+    # what an ended job has left may be bound to where that job was
+    rest = Alone(kind="rest")
+    assert rest.step("processing", "memory", startstops=TOOK) == []
+    rest.lane.inherit(rest.lane.job)
+    assert rest.step("processing", "memory", startstops=TOOK) == ["in full"]
+
+
+def test_a_new_plain_task_that_a_job_needs_is_looked_at_in_full() -> None:
+    def came(*lanes: Lane | None) -> list[str]:
+        dependents = [SimpleNamespace(key=str(number)) for number in range(len(lanes))]
+        needed = Alone(dependents=dependents)
+        needed.others = {str(number): lane for number, lane in enumerate(lanes) if lane is not None}
+        return needed.step("released", "waiting")
+
+    plain, own = Alone(kind="rest").lane, Alone(plain=False, kind="rest").lane
+    assert came() == came(plain, None, plain) == []
+    assert came(own) == came(plain, own) == ["in full"]
 
 
 def test_of_what_belongs_to_no_job_only_those_hear_that_look_at_the_step() -> None:
@@ -225,12 +248,22 @@ def test_a_jobs_own_tasks_are_counted_in_full_where_they_are_not_usual() -> None
 
 
 def test_a_slot_that_is_free_is_looked_at_where_anybody_may_want_it() -> None:
-    assert Alone().step("processing", "memory") == []
-    wanted, closed, lent, watched = (Alone() for _ in range(4))
-    wanted.lending.wanted = closed.queue.closed = True
-    lent.lending.loans["w"] = {}
-    watched.watching.add("z")
-    assert [one.step("processing", "memory") for one in (wanted, closed, lent, watched)] == [["freed"]] * 4
+    def ends(one: Alone) -> list[str]:
+        return one.step("processing", "memory", startstops=TOOK)
+
+    for kind in ("queue", "rest"):
+        assert ends(Alone(kind=kind)) == []
+        wanted, closed, watched, lent = (Alone(kind=kind) for _ in range(4))
+        wanted.lending.wanted = closed.queue.closed = True
+        watched.watching.add("z")
+        assert ends(wanted) == ends(closed) == ends(watched) == ["freed"]
+        lent.lending.loans["w"] = {}
+        assert ends(lent) == ["freed", "x has left w"]
+    # stock's queue fills no slot that held tasks wait for
+    held, handed_over = Alone(kind="rest"), Alone(kind="rest")
+    held.lane.job.queue.append("a held task")
+    handed_over.serving["w"] = "a job"
+    assert ends(held) == ends(handed_over) == ["freed"]
 
 
 def test_a_borrowed_slot_is_back_when_its_task_ends() -> None:
@@ -239,8 +272,7 @@ def test_a_borrowed_slot_is_back_when_its_task_ends() -> None:
         one.lane.job.meter, one.lane.job.expected = Meter(), Expected()
         one.small.came = lambda key, nbytes: None
         one.lending.loans.update({address: {} for address in loans})
-        took = {"action": "compute", "start": 0, "stop": 1}
-        return one.step("processing", "memory", nbytes=1, startstops=(took,))
+        return one.step("processing", "memory", nbytes=1, startstops=TOOK)
 
     assert ends() == ends("another") == ["freed"]
     assert ends("w") == ["freed", "x has left w"]
@@ -257,7 +289,7 @@ def test_a_borrowed_slot_is_back_when_its_task_ends() -> None:
 def test_the_last_task_ends_its_job() -> None:
     last = Alone()
     last.lane.job.unfinished = 1
-    assert last.step("processing", "memory") == ["done"]
+    assert last.step("processing", "memory", startstops=TOOK) == ["done"]
 
 
 def test_what_is_not_weighed_goes_where_stock_would_send_it() -> None:

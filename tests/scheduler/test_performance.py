@@ -15,7 +15,7 @@ from measured_jobs import BY_HAND, HIGH, MB, close_sample, compute, move, nbytes
 from tasks import slow_inc
 
 import dask_hpc
-from dask_hpc.scheduler.internals.reads import spent
+from dask_hpc.scheduler.internals.durations import spent, taken_s
 from dask_hpc.scheduler.tables.meter import LEAST_TASKS, ratio, share
 from dask_hpc_policies.codec import encode
 
@@ -161,7 +161,9 @@ ROWS = st.lists(
 @given(ROWS)
 def test_transfers_at_the_same_time_count_once_and_nothing_counts_below_zero(rows):
     rows = [(action, start, start + length) for action, start, length in rows]
-    comm_s, compute_s = spent([{"action": a, "start": b, "stop": e} for a, b, e in rows])
+    said = [{"action": a, "start": b, "stop": e} for a, b, e in rows]
+    comm_s, compute_s = spent(said)
+    assert taken_s(said) == comm_s + compute_s
     forward = [(action, start, stop) for action, start, stop in rows if stop > start]
     assert compute_s == sum(stop - start for action, start, stop in forward if action == "compute")
     stored = ("disk-read", "disk-write", "deserialize")

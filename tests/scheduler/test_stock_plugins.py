@@ -145,27 +145,48 @@ async def test_one_that_looks_at_more_is_left_to_stock(c, s, *workers):
             assert len(found) == len(set(found))
 
 
+class Steps(SchedulerPlugin):
+    """Counts the steps that whoever watches the scheduler is told of."""
+
+    def __init__(self) -> None:
+        self.heard: Counter[tuple[str, str]] = Counter()
+
+    def transition(self, key, start, finish, *args, **kwargs):
+        self.heard[start, finish] += 1
+
+
 @live(1, threads=1)
 async def test_a_held_task_waits_and_is_sent_in_one_step_each(c, s, a):
-    heard: Counter[tuple[str, str]] = Counter()
-
-    class Steps(SchedulerPlugin):
-        def transition(self, key, start, finish, *args, **kwargs):
-            heard[start, finish] += 1
-
     rt = await dask_hpc.install(c, "fcfs")
     async with rt.job("one", nodes=1) as job:
         await started(s, job)
-        s.add_plugin(Steps(), name="steps")
+        s.add_plugin(steps := Steps(), name="steps")
         first = c.map(inc, range(20), pure=False)
         rest = c.map(inc, first, pure=False)
         await c.gather(rest)
-        s.remove_plugin("steps")
     # those that depend on others are sent at once
-    assert heard == {
+    assert steps.heard == {
         ("released", "waiting"): 40,
         ("waiting", "no-worker"): 20,
         ("no-worker", "processing"): 20,
         ("waiting", "processing"): 20,
         ("processing", "memory"): 40,
     }
+
+
+@live(2)
+async def test_a_plain_task_that_has_no_worker_waits_in_one_step(c, s, *workers):
+    rt = await dask_hpc.install(c, "fcfs")
+    async with rt.job("idle", nodes=1) as job:
+        await started(s, job)
+        s.add_plugin(steps := Steps(), name="steps")
+        with dask.annotate(hpc_job=None):
+            assert await c.gather(c.map(inc, range(20), pure=False)) == list(range(1, 21))
+            nowhere = c.submit(inc, 1, pure=False, workers="nobody")
+            await until(lambda: [ts.state for ts in s.unrunnable] == ["no-worker"], "it waits for its worker")
+            assert nowhere.status == "pending"
+    heard = steps.heard
+    assert heard["waiting", "queued"] == heard["queued", "processing"] > 0
+    assert heard["waiting", "no-worker"] == 1
+    assert heard["waiting", "queued"] + heard["waiting", "processing"] == 20
+    assert ("waiting", "waiting") not in heard

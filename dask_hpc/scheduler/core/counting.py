@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dask_hpc.scheduler.internals.allotment import Lane
-from dask_hpc.scheduler.internals.reads import spent
+from dask_hpc.scheduler.internals.durations import taken_s
 from dask_hpc.scheduler.internals.stock_plugins import ENDS, NO_RUN
 from dask_hpc.scheduler.internals.writes import restrict
 from dask_hpc.scheduler.placing.admission import Admission
@@ -43,6 +43,7 @@ def counting(
     lane_of, held, doubtful = owner.get, small.held, small.doubtful
     lending, loans = admission.lending, admission.lending.loans
     queue, (rounds, producers) = admission.queue, admission.watched
+    serving = admission.state.serving
     freed, ended, came = admission.freed, lending.ended, small.came
 
     def transition(
@@ -86,32 +87,34 @@ def counting(
             elif start == "released" and finish == "waiting" and not job.resting:
                 job.unfinished += 1
                 return
-            elif start == "waiting":
-                if finish == "no-worker" and lane.kind == "root":
-                    job.held += 1
-                    job.park(tasks[key])
-                    return
-                if finish == "waiting":  # stock has found no worker: that comes next
-                    return
-            elif start == "memory" and finish == "released":
-                try:
-                    shuffles(key, start, finish, stimulus_id=stimulus_id)
-                finally:
-                    restrict(tasks[key], lane)
-                    if held and key in held:
-                        small.left_memory(key)
+            elif start == "waiting" and finish == "no-worker" and lane.kind == "root":
+                job.held += 1
+                job.park(tasks[key])
                 return
-        elif lane.kind == "queue":
-            # it has no restriction, and whoever takes it over from an ended job is plain work, too
+        elif lane.plain:
             job = lane.job
             if start == "waiting":
-                if finish == "waiting":  # stock has found that it has to be queued: that comes next
+                if finish == "processing":
+                    job.processing += 1
+                    stealing(key, start, finish)
                     return
                 if finish == "queued":
                     job.held += 1
                     return
-                if finish == "processing":
-                    job.processing += 1
+            elif start == "processing":
+                if finish == "memory" and startstops:
+                    # otherwise stock fills the slot
+                    if lending.wanted or queue.closed or worker in loans or rounds or producers:
+                        freed(worker, lane)
+                        if worker in loans:
+                            ended(worker, key)
+                    elif lane.kind != "queue" and (job.queue or worker in serving):
+                        freed(worker, lane)
+                    job.processing -= 1
+                    job.unfinished -= 1
+                    job.expected.done_s += taken_s(startstops)
+                    if job.unfinished == job.guests:
+                        maybe_done(job)
                     stealing(key, start, finish)
                     return
             elif start == "queued":
@@ -120,31 +123,32 @@ def counting(
                     job.processing += 1
                     stealing(key, start, finish)
                     return
-            elif start == "released":
-                if finish == "waiting":
-                    ts = tasks[key]
-                    # a new one that nothing depends on is as it was claimed (`reads.was_sent`, written out)
-                    if ts.run_id is None and not ts.dependents and not lane.inherited:
+            elif start == "released" and finish == "waiting":
+                ts = tasks[key]
+                # a new one that no job needs is as it was claimed (`reads.was_sent`, written out)
+                if ts.run_id is None and not lane.inherited:
+                    for dependent in ts.dependents:
+                        needs = lane_of(dependent.key)
+                        if needs is not None and not needs.plain:
+                            break
+                    else:
                         job.unfinished += 1
                         return
-            elif start == "processing" and finish == "memory":
-                # otherwise stock fills the slot
-                if lending.wanted or queue.closed or worker in loans or rounds or producers:
-                    freed(worker, lane)
-                job.processing -= 1
-                job.unfinished -= 1
-                if startstops:
-                    job.expected.done_s += sum(spent(startstops))
-                if job.unfinished == job.guests:
-                    maybe_done(job)
-                stealing(key, start, finish)
+        if lane is not None:
+            if finish == "forgotten" and start in _AT_REST:
+                del owner[key]
+                if doubtful or held:
+                    small.forget(key)
+                shuffles(key, start, finish, stimulus_id=stimulus_id)
                 return
-        if finish == "forgotten" and start in _AT_REST and lane is not None:
-            del owner[key]
-            if doubtful or held:
-                small.forget(key)
-            shuffles(key, start, finish, stimulus_id=stimulus_id)
-            return
+            if finish == "released" and start == "memory" and (lane.own or lane.plain):
+                try:
+                    shuffles(key, start, finish, stimulus_id=stimulus_id)
+                finally:
+                    restrict(tasks[key], lane)
+                    if held and key in held:
+                        small.left_memory(key)
+                return
         # as with stock, an error of one plugin, which it logs, keeps nothing from the others
         try:
             if finish in ENDS:

@@ -15,8 +15,9 @@ from dask_hpc.scheduler.core.counting import counting
 from dask_hpc.scheduler.core.lifecycle import Lifecycle
 from dask_hpc.scheduler.internals import writes
 from dask_hpc.scheduler.internals.allotment import Lane
+from dask_hpc.scheduler.internals.durations import taken_s
 from dask_hpc.scheduler.internals.origins import TOPIC
-from dask_hpc.scheduler.internals.reads import IN_PLAY, spent
+from dask_hpc.scheduler.internals.reads import IN_PLAY
 from dask_hpc.scheduler.internals.stock_plugins import NO_RUN, StockPlugins
 from dask_hpc.scheduler.placing.admission import Admission
 from dask_hpc.scheduler.placing.guests import Guests
@@ -103,8 +104,6 @@ class HPCSchedulerPlugin(SchedulerPlugin):
         startstops: Sequence[Mapping[str, Any]] | None,
     ) -> None:
         """Keep the counts of the task's job; note slots that may have opened."""
-        if start == finish == "waiting":  # stock has found that it has to be queued: that comes next
-            return
         if start == "processing" and startstops is not NO_RUN:
             self._admission.freed(worker, lane)
             if worker is not None:
@@ -147,7 +146,7 @@ class HPCSchedulerPlugin(SchedulerPlugin):
             if start == "processing":
                 job.processing -= 1
                 if startstops and job.is_default:
-                    job.expected.done_s += sum(spent(startstops))
+                    job.expected.done_s += taken_s(startstops)
                 elif startstops and not lane.guest:
                     seconds = job.meter.observe(startstops)
                     job.expected.ended(self._tasks[key].prefix, seconds)

@@ -33,7 +33,7 @@ class AllotmentSet(set[str]):
         super().__init__(addresses)
         #: Counts changes.
         self.version = 0
-        #: Worker states of the addresses, and the count of changes they were computed at (`dask_writes`).
+        #: Worker states of the addresses, and the count of changes they were computed at.
         self.cached: set[Any] = set()
         self.cached_for = -1
         #: The worker that was chosen for tasks that are about to be sent; None: any of them will do.
@@ -88,7 +88,7 @@ class Lane(Generic[OwnerT]):
     changing its few lanes.
     """
 
-    __slots__ = ("__weakref__", "guest", "inherited", "job", "kind", "own", "restriction")
+    __slots__ = ("__weakref__", "guest", "inherited", "job", "kind", "own", "plain", "restriction")
 
     def __init__(self, job: OwnerT, kind: LaneKind, restriction: AllotmentSet | None) -> None:
         self.job = job
@@ -100,6 +100,8 @@ class Lane(Generic[OwnerT]):
         #: Whether its tasks are a named job's that it did not get from another one: the usual ones.
         #: Kept, since it is asked at every step of every task.
         self.own = not job.is_default
+        #: Whether they are plain work's, and wait in stock's queue or for nothing: the usual ones there.
+        self.plain = job.is_default and kind in ("queue", "rest")
         #: Whether its tasks are plain work that a named job needed and made its own.
         self.guest = False
 
@@ -108,6 +110,8 @@ class Lane(Generic[OwnerT]):
         self.job = job
         self.inherited = True
         self.own = False
+        # what stock queues has no restriction, and whoever takes it over is plain work, too
+        self.plain = self.plain and self.kind == "queue"
 
     def __repr__(self) -> str:
         return f"<Lane {self.job.id} {self.kind}>"

@@ -323,8 +323,12 @@ class Overrides:
         ready, hold, choose = (steps[step] for step in STEPS)
 
         def place(scheduler: Any, key: Any, stimulus_id: str) -> Any:
-            held = tasks[key].worker_restrictions is HOLD
-            return (hold if held else ready)(scheduler, key, stimulus_id)
+            if tasks[key].worker_restrictions is HOLD:
+                return hold(scheduler, key, stimulus_id)
+            found = ready(scheduler, key, stimulus_id)
+            if waits := found[0]:  # there is no worker: the step that stock names
+                return steps["waiting", waits[key]](scheduler, key, stimulus_id)
+            return found
 
         def send(scheduler: Any, key: Any, stimulus_id: str) -> Any:
             ts = tasks[key]

@@ -7,7 +7,7 @@ listed in `selfcheck`; whatever else the package wants to know about the schedul
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from distributed.scheduler import _task_slots_available
@@ -20,8 +20,6 @@ IN_PLAY = frozenset({"waiting", "queued", "no-worker", "processing"})
 #: Key prefix of the barrier of a P2P shuffle or rechunk.
 BARRIER = "shuffle-barrier-"
 _UNLIMITED_SLOTS = 1 << 30
-#: Actions of a worker's report, besides transfers, that count as communication.
-_STORAGE = frozenset({"deserialize", "disk-read", "disk-write"})
 
 
 def queuing(scheduler: Scheduler) -> bool:
@@ -113,37 +111,6 @@ def is_queued(scheduler: Scheduler, ts: TaskState, groups: dict[Any, bool]) -> b
 def is_producer(ts: TaskState) -> bool:
     """Whether the task reads data in, which stock queues whatever it depends on."""
     return ts.run_spec is not None and ts.run_spec.data_producer
-
-
-def spent(startstops: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
-    """Seconds that one task spent in communication and in computation, from its worker's report.
-
-    Communication is ``transfer`` (fetching what it depends on; transfers at the same time count once),
-    ``deserialize``, ``disk-read`` and ``disk-write`` (spilled data). Runs for every task.
-    """
-    if len(startstops) == 1 and startstops[0]["action"] == "compute":  # most tasks
-        return 0.0, max(0.0, startstops[0]["stop"] - startstops[0]["start"])
-    comm_s = compute_s = 0.0
-    transfers: list[tuple[float, float]] = []
-    for row in startstops:
-        start_s, stop_s = row["start"], row["stop"]
-        if stop_s <= start_s:  # clocks of workers may be set back
-            continue
-        action = row["action"]
-        if action == "compute":
-            compute_s += stop_s - start_s
-        elif action == "transfer":
-            transfers.append((start_s, stop_s))
-        elif action in _STORAGE:
-            comm_s += stop_s - start_s
-    # rows are nearly in the order in which they ended, which is not enough
-    transfers.sort()
-    reach_s = -math.inf
-    for start_s, stop_s in transfers:
-        if stop_s > reach_s:
-            comm_s += stop_s - max(start_s, reach_s)
-            reach_s = stop_s
-    return comm_s, compute_s
 
 
 def tasks_on(ws: WorkerState) -> list[TaskState]:

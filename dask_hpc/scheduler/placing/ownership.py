@@ -379,4 +379,6 @@ class Ownership:
 
 def _told_apart(ts: TaskState) -> Any:
     """Whether something was said of this task alone that decides how it is treated. Runs for every task."""
-    return ts.actor or reads.user_restricted(ts) or (ts.dependencies and reads.is_producer(ts))
+    # `reads.user_restricted`, written out
+    restricted = ts.worker_restrictions or ts.host_restrictions or ts.resource_restrictions
+    return restricted or ts.actor or (ts.dependencies and reads.is_producer(ts))

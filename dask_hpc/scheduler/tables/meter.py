@@ -3,7 +3,7 @@
 The measure is the MTCT of a phase, ``T_comm / T_compute``, dimensionless; high means bound by
 communication. ``m2p``, the share of communication in the phase, is ``mtct / (1 + mtct)``. (Chadha 2019,
 sections 3.2 and 5.3; John 2024, on the MTCT; there T_comm is time in MPI calls.) Here both times are what
-workers report with every task that ends: see `dask_reads.spent`. The sources average over the processes;
+workers report with every task that ends: see `durations.spent`. The sources average over the processes;
 this is the ratio of the sums over a job's tasks, which is that average weighted by computing time and is
 defined also when one process has computed nothing.
 
@@ -31,7 +31,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dask_hpc.scheduler.internals import reads
+from dask_hpc.scheduler.internals.durations import spent
 
 #: Tasks that must have ended before a tick closes a sample: one transfer alone says little.
 LEAST_TASKS = 4
@@ -108,12 +108,12 @@ class Meter:
 
         Runs for every task.
         """
-        if len(startstops) == 1 and (row := startstops[0])["action"] == "compute":  # most: `reads.spent`
+        if len(startstops) == 1 and (row := startstops[0])["action"] == "compute":  # most: `spent`
             seconds: float = max(0.0, row["stop"] - row["start"])
             self.compute_s += seconds
             self.tasks += 1
             return seconds
-        comm_s, compute_s = reads.spent(startstops)
+        comm_s, compute_s = spent(startstops)
         self.comm_s += comm_s
         self.compute_s += compute_s
         self.tasks += 1
