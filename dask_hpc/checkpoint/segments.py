@@ -294,6 +294,12 @@ class Segments:
                     with suppress(FileNotFoundError):
                         self._unused[path.rename(path.with_suffix(_UNUSED))] = size
 
+    def free(self) -> None:
+        """Give back the room of what nobody needs: nobody comes soon to reserve it again."""
+        with self._turn:
+            while self._unused:
+                self._unused.popitem()[0].unlink(missing_ok=True)
+
     def shrink(self, name: str, nbytes: int) -> None:
         """Keep the first bytes of a segment alone; an unknown one is left alone."""
         with self._turn:

@@ -367,8 +367,7 @@ async def _serve(folder: Path, stop: threading.Event) -> None:
     told["mark"] = wanted.get("mark", "")
     written.write_text(json.dumps({**told, "limit_bytes": wanted["limit_bytes"]}))
     written.replace(folder / LISTENS)
-    # it may hold a key, which nobody needs any more
-    path.unlink(missing_ok=True)
+    path.unlink(missing_ok=True)  # it may hold a key, which nobody needs any more
     logger.info("Manager at %s holds up to %d bytes", manager.address, wanted["limit_bytes"])
     waiting = asyncio.ensure_future(asyncio.to_thread(stop.wait))
     since_s = time.monotonic()
@@ -378,7 +377,9 @@ async def _serve(folder: Path, stop: threading.Event) -> None:
             since_s = _unneeded_since_s(folder, since_s)
         except FileNotFoundError:
             break
-        if time.monotonic() - since_s >= LINGER_S:
+        if (idle_s := time.monotonic() - since_s) >= _LOOK_S:
+            manager.segments.free()
+        if idle_s >= LINGER_S:
             break
     stop.set()
     await manager.close()
@@ -394,7 +395,6 @@ def _unneeded_since_s(folder: Path, since_s: float) -> float:
 
 def _security(fields: Mapping[str, Any]) -> Security:
     known = {name: fields[name] for name in SECURITY if fields.get(name) is not None}
-    least = fields.get("tls_min_version")
-    if least is not None:
+    if (least := fields.get("tls_min_version")) is not None:
         known["tls_min_version"] = ssl.TLSVersion(least)
     return Security(**known)

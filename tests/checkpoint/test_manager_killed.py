@@ -1,4 +1,4 @@
-"""A manager is killed amid a version: the next one of its host keeps what is needed, and nothing else."""
+"""A manager keeps what is needed, and nothing else: the next one of its host, too, when it is killed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import uuid
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from dask_hpc.checkpoint.record import dump, made
 from dask_hpc.checkpoint.segments import open_segment, write_segment
 from dask_hpc.worker.fetching import ask, listens
 from dask_hpc.worker.host_memory import _is_down
-from dask_hpc.worker.host_process import HostProcess
+from dask_hpc.worker.host_process import HostProcess, seen_s
 from dask_hpc.worker.left_behind import MANAGER, TARGET
 from dask_hpc.worker.managers import started, wanted
 
@@ -76,19 +77,39 @@ class OneHost:
         return {path.stem for path in Path(self.folder).iterdir() if path.suffix in kinds}
 
 
-def test_of_a_version_under_way_nothing_is_touched_until_it_ends_and_nothing_stays_then(memory: Path) -> None:
-    async def check() -> None:
+def run(check: Callable[[OneHost], Awaitable[None]]) -> None:
+    async def on_host() -> None:
         async with await ConnectionPool() as pool:
             host = OneHost(pool)
             try:
                 await host.start()
-                await killed_amid(host)
+                await check(host)
             finally:
                 host.process.end()
                 host.process.stop()
                 until(lambda: host.process.pid is None, "it has ended")
 
-    asyncio.run(check())
+    asyncio.run(on_host())
+
+
+def test_of_a_version_under_way_nothing_is_touched_until_it_ends_and_nothing_stays_then(memory: Path) -> None:
+    run(killed_amid)
+
+
+def test_what_nobody_needs_takes_room_only_while_a_worker_is_there(memory: Path) -> None:
+    run(left_alone)
+
+
+async def left_alone(host: OneHost) -> None:
+    folder, version = Path(host.folder), uuid.uuid4().hex
+    await host.ask("drop", segments=[await host.whole(version)], version=version)
+    for _ in range(2):
+        last_s = seen_s(folder)
+        until(lambda last_s=last_s: seen_s(folder) > last_s, "it has looked")
+    assert len(host.files(".unused")) == 1  # the next version is written there
+    host.process.stop()
+    until(lambda: not host.files(".unused"), "its room is free")
+    assert host.process.pid is not None
 
 
 async def killed_amid(host: OneHost) -> None:

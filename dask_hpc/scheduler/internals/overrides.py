@@ -45,8 +45,14 @@ class OpenWorkers(set[Any]):
 SHUFFLE = "shuffle_get_or_create"
 #: Workers that are weighed for a task whose data is outside its allotment.
 _WEIGHED = 4
-#: Steps of tasks in the table that the scheduler has of them: to a worker, to wait for one, and from there.
-STEPS = (("waiting", "processing"), ("waiting", "no-worker"), ("no-worker", "processing"))
+#: Steps of tasks in the table that the scheduler has of them: to a worker, to wait for one, to one from that,
+#: and to stock's queue.
+STEPS = (
+    ("waiting", "processing"),
+    ("waiting", "no-worker"),
+    ("no-worker", "processing"),
+    ("waiting", "queued"),
+)
 #: Methods of the scheduler that are replaced, and that table.
 _METHODS = (
     "valid_workers",
@@ -300,7 +306,7 @@ class Overrides:
             return ws
 
         scheduler.decide_worker_non_rootish = decide_worker_non_rootish
-        self._hold_in_one_step()
+        self._wait_in_one_step()
 
     def _prepare(self, ts: TaskState) -> None:
         """Give a task that is placed its turn, and have one that has waited as an actor be one."""
@@ -313,21 +319,22 @@ class Overrides:
             self._actors_wait = bool(self._waiting_actors)
             ts.actor = True
 
-    def _hold_in_one_step(self) -> None:
-        """Have held tasks wait without a look for a worker, and those go where `writes.admit` has chosen one.
+    def _wait_in_one_step(self) -> None:
+        """Have tasks wait in the step that finds no worker, and held ones go where `writes.admit` has chosen.
 
-        Stock finds first that there is none, and tells everybody of a step that has led nowhere.
+        Stock tells everybody of a step that has led nowhere, and lets the task wait in another one.
         """
         scheduler: Any = self._scheduler
         steps, tasks, prepare = type(scheduler)._TRANSITIONS_TABLE, scheduler.tasks, self._prepare
-        ready, hold, choose = (steps[step] for step in STEPS)
+        ready, hold, choose, queue = (steps[step] for step in STEPS)
+        waiting = {"no-worker": hold, "queued": queue}
 
         def place(scheduler: Any, key: Any, stimulus_id: str) -> Any:
             if tasks[key].worker_restrictions is HOLD:
                 return hold(scheduler, key, stimulus_id)
             found = ready(scheduler, key, stimulus_id)
-            if waits := found[0]:  # there is no worker: the step that stock names
-                return steps["waiting", waits[key]](scheduler, key, stimulus_id)
+            if found[0] and (wait := waiting.get(found[0].get(key))):  # no worker may have it: it waits now
+                return wait(scheduler, key, stimulus_id)
             return found
 
         def send(scheduler: Any, key: Any, stimulus_id: str) -> Any:
