@@ -325,6 +325,25 @@ async def test_of_a_group_each_task_counts_and_what_is_said_of_one_alone_holds(c
         assert kinds == {"rest", "free"}
 
 
+@live(2)
+async def test_what_is_said_of_one_plain_task_alone_holds_among_those_that_depend_on_others(c, s, a, b):
+    rt = await dask_hpc.install(c, "fcfs")
+    async with rt.job("idle", nodes=1) as job:
+        await started(s, job)
+        (busy,) = record(s, job).allotment
+        with dask.annotate(hpc_job=None):
+            parts = [dask.delayed(inc, pure=False)(number) for number in range(8)]
+            after = [dask.delayed(inc, pure=False)(part) for part in parts]
+            with dask.annotate(workers=[busy]):
+                there = dask.delayed(inc, pure=False)(parts[0])
+            futures = c.compute([*after[:4], there, *after[4:]], optimize_graph=False)
+        assert await c.gather(futures) == [2, 3, 4, 5, 2, 6, 7, 8, 9]
+        lanes = [engine(s).state.owner[future.key] for future in futures]
+        assert all(lane.job.is_default for lane in lanes)
+        assert [lane.kind for lane in lanes] == ["rest"] * 4 + ["free"] + ["rest"] * 4
+        assert [ws.address for ws in s.tasks[futures[4].key].who_has] == [busy]
+
+
 class Tally:
     """An actor."""
 

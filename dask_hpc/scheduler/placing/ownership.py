@@ -176,7 +176,7 @@ class Ownership:
                     self._guests.invite(list(ts.dependencies), job)
                 elif rows is not None and lane is job.lanes[lane.kind]:
                     rows[ts.group] = [lane, 0]
-            elif rows is not None and lane.kind == "queue" and groups.get(ts.group):
+            elif rows is not None and (groups.get(ts.group) if lane.kind == "queue" else lane.plain):
                 rows[ts.group] = [lane, 0]
         for group, (lane, more) in chain(bare.items(), alike.items()):
             if more and not lane.job.is_default:
