@@ -129,7 +129,9 @@ async def test_the_usual_steps_are_counted_as_all_others_are(c, s, *workers):
     }
     usual = {
         (True, kind, *step.split()) for kind, steps in plain.items() for step in steps.split(", ")
-    } | {(False, "root", "no-worker", "processing"), (False, "rest", "processing", "memory")}
+    }
+    usual |= {(False, "root", "no-worker", "processing"), (False, "rest", "processing", "memory")}
+    usual.add((True, "rest", "released", "forgotten"))
     assert usual <= both.steps.keys(), (usual - both.steps.keys(), both.others)
 
 
@@ -145,6 +147,7 @@ class Alone:
             wanted=False, loans={}, ended=lambda worker, key: self.done.append(f"{key} has left {worker}")
         )
         self.queue, self.watching, self.serving = SimpleNamespace(closed=False), set(), {}
+        self.plain: list[object] = [job]
         #: Lanes of other tasks.
         self.others: dict[str, Lane] = {}
         self.small = SimpleNamespace(held={}, doubtful={}, came=None)
@@ -156,7 +159,7 @@ class Alone:
             lending=self.lending,
             queue=self.queue,
             watched=(self.watching, ()),
-            state=SimpleNamespace(serving=self.serving),
+            state=SimpleNamespace(serving=self.serving, plain=self.plain),
             freed=lambda worker, lane: self.done.append("freed"),
         )
         step = counting(
@@ -260,10 +263,11 @@ def test_a_slot_that_is_free_is_looked_at_where_anybody_may_want_it() -> None:
         lent.lending.loans["w"] = {}
         assert ends(lent) == ["freed", "x has left w"]
     # stock's queue fills no slot that held tasks wait for
-    held, handed_over = Alone(kind="rest"), Alone(kind="rest")
+    held, handed_over, others = (Alone(kind="rest") for _ in range(3))
     held.lane.job.queue.append("a held task")
     handed_over.serving["w"] = "a job"
-    assert ends(held) == ends(handed_over) == ["freed"]
+    others.plain.append("other plain work, which may hold some")
+    assert ends(held) == ends(handed_over) == ends(others) == ["freed"]
 
 
 def test_a_borrowed_slot_is_back_when_its_task_ends() -> None:

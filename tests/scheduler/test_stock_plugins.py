@@ -164,6 +164,7 @@ async def test_a_held_task_waits_and_is_sent_in_one_step_each(c, s, a):
         first = c.map(inc, range(20), pure=False)
         rest = c.map(inc, first, pure=False)
         await c.gather(rest)
+        s.remove_plugin("steps")
     # those that depend on others are sent at once
     assert steps.heard == {
         ("released", "waiting"): 40,
@@ -185,6 +186,7 @@ async def test_a_plain_task_that_has_no_worker_waits_in_one_step(c, s, *workers)
             nowhere = c.submit(inc, 1, pure=False, workers="nobody")
             await until(lambda: [ts.state for ts in s.unrunnable] == ["no-worker"], "it waits for its worker")
             assert nowhere.status == "pending"
+        s.remove_plugin("steps")
     heard = steps.heard
     assert heard["waiting", "queued"] == heard["queued", "processing"] > 0
     assert heard["waiting", "no-worker"] == 1

@@ -43,7 +43,7 @@ def counting(
     lane_of, held, doubtful = owner.get, small.held, small.doubtful
     lending, loans = admission.lending, admission.lending.loans
     queue, (rounds, producers) = admission.queue, admission.watched
-    serving = admission.state.serving
+    serving, plain = admission.state.serving, admission.state.plain
     freed, ended, came = admission.freed, lending.ended, small.came
 
     def transition(
@@ -108,7 +108,7 @@ def counting(
                         freed(worker, lane)
                         if worker in loans:
                             ended(worker, key)
-                    elif lane.kind != "queue" and (job.queue or worker in serving):
+                    elif lane.kind != "queue" and (job.queue or worker in serving or len(plain) > 1):
                         freed(worker, lane)
                     job.processing -= 1
                     job.unfinished -= 1
