@@ -378,7 +378,7 @@ async def _serve(folder: Path, stop: threading.Event) -> None:
         except FileNotFoundError:
             break
         if (idle_s := time.monotonic() - since_s) >= _LOOK_S:
-            manager.segments.free()
+            await asyncio.to_thread(manager.segments.free)
         if idle_s >= LINGER_S:
             break
     stop.set()

@@ -93,52 +93,50 @@ def run(check: Callable[[OneHost], Awaitable[None]]) -> None:
 
 
 def test_of_a_version_under_way_nothing_is_touched_until_it_ends_and_nothing_stays_then(memory: Path) -> None:
-    run(killed_amid)
+    async def check(host: OneHost) -> None:
+        first, second = uuid.uuid4().hex, uuid.uuid4().hex
+        whole = await host.whole(first)
+        done, half, unheard = [await host.reserve(second) for _ in range(3)]
+        host.write(done)
+        await host.ask("seal", segment=done)
+        writing = open_segment(host.folder, half, os.O_WRONLY)
+        os.pwrite(writing, VALUES.data[:500], 0)
+        host.kill()
+        # as when it was killed before it had answered, and amid a record
+        for name in (f"{uuid.uuid4().hex}.segment", f"{second}.version.new"):
+            Path(host.folder, name).write_bytes(b"part")
+        await host.start()
+        assert host.files(".segment") == {whole, done, half, unheard}
+        assert not host.files(".new")
+        # whoever was writing goes on
+        os.pwrite(writing, VALUES.data[500:], 4000)
+        os.close(writing)
+        await host.ask("seal", segment=half)
+        last = await host.reserve(uuid.uuid4().hex, ended=[second])
+        assert host.files(".segment") == {whole, last}
+        assert len(host.files(".open", ".sealed", ".here")) == 1
+        await host.ask("drop", segments=[whole], version=first)
+        host.kill()
+        # nothing of a version is there, and it is started all the same: something was left
+        assert _is_down(host.process)
+        await host.start()
+        assert host.files(".segment") == {last}
+        host.process.end()
+        until(lambda: host.process.pid is None, "it has ended")
+
+    run(check)
 
 
 def test_what_nobody_needs_takes_room_only_while_a_worker_is_there(memory: Path) -> None:
-    run(left_alone)
+    async def check(host: OneHost) -> None:
+        folder, version = Path(host.folder), uuid.uuid4().hex
+        await host.ask("drop", segments=[await host.whole(version)], version=version)
+        for _ in range(2):
+            last_s = seen_s(folder)
+            until(lambda last_s=last_s: seen_s(folder) > last_s, "it has looked")
+        assert len(host.files(".unused")) == 1  # the next version is written there
+        host.process.stop()
+        until(lambda: not host.files(".unused"), "its room is free")
+        assert host.process.pid is not None
 
-
-async def left_alone(host: OneHost) -> None:
-    folder, version = Path(host.folder), uuid.uuid4().hex
-    await host.ask("drop", segments=[await host.whole(version)], version=version)
-    for _ in range(2):
-        last_s = seen_s(folder)
-        until(lambda last_s=last_s: seen_s(folder) > last_s, "it has looked")
-    assert len(host.files(".unused")) == 1  # the next version is written there
-    host.process.stop()
-    until(lambda: not host.files(".unused"), "its room is free")
-    assert host.process.pid is not None
-
-
-async def killed_amid(host: OneHost) -> None:
-    first, second = uuid.uuid4().hex, uuid.uuid4().hex
-    whole = await host.whole(first)
-    done, half, unheard = [await host.reserve(second) for _ in range(3)]
-    host.write(done)
-    await host.ask("seal", segment=done)
-    writing = open_segment(host.folder, half, os.O_WRONLY)
-    os.pwrite(writing, VALUES.data[:500], 0)
-    host.kill()
-    # as when it was killed before it had answered, and amid a record
-    for name in (f"{uuid.uuid4().hex}.segment", f"{second}.version.new"):
-        Path(host.folder, name).write_bytes(b"part")
-    await host.start()
-    assert host.files(".segment") == {whole, done, half, unheard}
-    assert not host.files(".new")
-    # whoever was writing goes on
-    os.pwrite(writing, VALUES.data[500:], 4000)
-    os.close(writing)
-    await host.ask("seal", segment=half)
-    last = await host.reserve(uuid.uuid4().hex, ended=[second])
-    assert host.files(".segment") == {whole, last}
-    assert len(host.files(".open", ".sealed", ".here")) == 1
-    await host.ask("drop", segments=[whole], version=first)
-    host.kill()
-    # nothing of a version is there, and it is started all the same: something was left
-    assert _is_down(host.process)
-    await host.start()
-    assert host.files(".segment") == {last}
-    host.process.end()
-    until(lambda: host.process.pid is None, "it has ended")
+    run(check)

@@ -1,7 +1,7 @@
 """What the plugin does for every step of every task: the usual steps, in full.
 
-Those of tasks that stock queues are all that plain work beside a job takes, and what a job that has nothing
-to do costs everybody else; those of a job's own tasks are most of what being in a job costs. Each is a call
+Those of plain tasks, queued by stock or placed once their data is there, are what a job that has nothing to
+do costs everybody else; those of a job's own tasks are most of what being in a job costs. Each is a call
 from the scheduler and little more, so what is looked at is bound once, and what workers report with a result
 is named (the rest of a call's arguments would be put into a dictionary; arguments that can only be named take
 longer to find).
