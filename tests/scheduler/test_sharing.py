@@ -24,6 +24,7 @@ from helpers import (
 )
 
 import dask_hpc
+from dask_hpc.scheduler.internals import reads
 from dask_hpc.scheduler.placing.admission import Admission
 from dask_hpc.scheduler.placing.sharing import Sharing
 from dask_hpc.scheduler.rpc.service import of
@@ -283,13 +284,27 @@ def test_shared_workers_get_what_stock_would_queue_there_with_what_is_about_to_b
             before=lambda worker, jobs: 0,
             ahead=lambda ts: True,
         ),
-        _room=lambda slots, job, worker: slots,
+        _limits=(),
     )
     admission._deal = lambda *given: Admission._deal(admission, *given)
     over = []
-    assert Admission._deal_all(admission, [(ws, [job]) for ws in workers], batch, over, "") == []
+    shared = [(ws, [job], *reads.room(admission.state.scheduler, ws)) for ws in workers]
+    assert Admission._deal_all(admission, shared, batch, over, "") == []
     sent = [ws.address for _, ws, _ in batch[1:]]
     assert ({address: sent.count(address) for address in sent}, over) == (more, left)
+
+
+def test_a_task_whose_job_has_its_turn_before_by_now_is_not_overtaken_for_what_it_was_sent_with():
+    """Else what was once guessed of its job would have it wait for ever."""
+    turns = {"mine": (0, 0, 5.0), "earlier by now": (0, 0, 4.0), "later": (0, 0, 9.0), "in no order": None}
+    sent = {name: SimpleNamespace(key=name, priority=(0, 0, 0, 20.0, 1, 1)) for name in (*turns, "of no job")}
+    owner = {name: SimpleNamespace(job=name) for name in turns}
+    worker = SimpleNamespace(nthreads=1, processing=[*sent.values()], long_running=set())
+    state = SimpleNamespace(scheduler=SimpleNamespace(running=[worker]), owner=owner)
+    sharing = Sharing(state, None, SimpleNamespace(turn=turns.get), None)
+    next_one = SimpleNamespace(priority=(0, 1, 1))
+    for name, passed in (("mine", 4), ("earlier by now", 5), ("later", 3), ("in no order", 0)):
+        assert sharing.overtaken(worker, name, next_one) == passed, name
 
 
 def test_time_passes_for_who_takes_turns_at_each_sweep_once_also_while_nobody_waits():

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from itertools import islice
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container
+    from collections.abc import Container
 
     from distributed.scheduler import Scheduler, TaskState, WorkerState
 
@@ -20,22 +19,14 @@ def crowd(ws: WorkerState) -> int:
     return len(ws.processing) - len(ws.long_running) - ws.nthreads
 
 
-def overtaken(
-    scheduler: Scheduler,
-    ws: WorkerState,
-    priority: tuple[float, ...],
-    most: int | None = None,
-    may_wait: Callable[[TaskState], bool] | None = None,
-) -> int:
-    """How many tasks on the worker would be done after one of that priority, were it sent there.
+def later(scheduler: Scheduler, ws: WorkerState, priority: tuple[float, ...]) -> list[TaskState]:
+    """Tasks on the worker that would be done after one of that priority, were it sent there.
 
-    Some of them execute already. 0 where no task waits for a thread; not counted beyond `most`, nor those for
-    which `may_wait` is false.
+    Some of them execute already. None where no task waits for a thread. Runs for many tasks.
     """
     if not 0 < crowd(ws) < _MANY or ws not in scheduler.running:
-        return 0
-    later = (ts for ts in ws.processing if ts.priority is not None and ts.priority > priority)
-    return sum(1 for _ in islice(filter(may_wait, later) if may_wait else later, most))
+        return []
+    return [ts for ts in ws.processing if ts.priority is not None and ts.priority > priority]
 
 
 def moving_pays(scheduler: Scheduler, ts: TaskState, victim: WorkerState, thief: WorkerState) -> bool:

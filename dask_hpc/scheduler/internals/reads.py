@@ -42,6 +42,18 @@ def idle_threads(scheduler: Scheduler, ws: WorkerState) -> int:
     return ws.nthreads - len(ws.processing) + len(ws.long_running)
 
 
+def room(scheduler: Scheduler, ws: WorkerState) -> tuple[int, int]:
+    """`free_slots` of the worker, and its threads less its tasks: below 0 where some wait for a thread.
+
+    Both are 0 unless it is running. Runs for most tasks of jobs that share nodes.
+    """
+    if ws not in scheduler.running:
+        return 0, 0
+    saturation = scheduler.WORKER_SATURATION
+    slots = _UNLIMITED_SLOTS if math.isinf(saturation) else _task_slots_available(ws, saturation)
+    return slots, ws.nthreads - len(ws.processing) + len(ws.long_running)
+
+
 def priority_with(ts: TaskState, turn: tuple[float, ...]) -> tuple[float, ...] | None:
     """The task's priority with `turn` to decide among tasks of one user priority.
 

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from dask_hpc.scheduler.internals.allotment import Lane
 
     Batch = list[tuple[TaskState, WorkerState, Lane]]
+    #: A worker, whose turns there are, and its room (`reads.room`).
+    Shared = tuple[WorkerState, list[JobRecord], int, int]
 
 _PASSED = AdmissionPassed()
 #: Tasks that plain work without a node, or that takes turns, has drawn from stock's queue at a time.
@@ -181,28 +183,30 @@ class Admission:
         dirty, self.dirty = self.dirty, set()
         owner = self.state.owner
         left: list[str] = []
-        shared: list[tuple[WorkerState, list[JobRecord]]] = []
+        shared: list[Shared] = []
         for address in dirty:
             worker = scheduler.workers.get(address)
             if worker is None:
                 continue
-            if self.sharing.waiting and len(jobs := self.sharing.on(address)) > 1:
-                shared.append((worker, jobs))
+            slots, idle = reads.room(scheduler, worker)
+            if slots <= 0 and not idle:  # what has left was followed there
                 continue
-            slots = None
+            if self.sharing.waiting and len(jobs := self.sharing.on(address)) > 1:
+                shared.append((worker, jobs, slots, idle))
+                continue
+            if promised:
+                slots -= promised[address]
+            served = False
             for job in self.state.served_by(address):
                 if not job.queue:
                     continue
-                if slots is None:
-                    slots = reads.free_slots(scheduler, worker)
-                    if promised:
-                        slots -= promised[address]
+                served = True
                 room = self._room(slots, job, worker)
                 while room > 0 and (ts := job.next_held()) is not None:
                     batch.append((ts, worker, owner[ts.key]))
                     slots -= 1
                     room -= 1
-            if slots != 0:  # its holders leave something over
+            if slots != 0 or not served:  # its holders leave something over
                 left.append(address)
         if shared:
             lent += self._deal_all(shared, batch, left, stimulus_id)
@@ -278,7 +282,7 @@ class Admission:
 
     def _deal_all(
         self,
-        shared: list[tuple[WorkerState, list[JobRecord]]],
+        shared: list[Shared],
         batch: Batch,
         left: list[str],
         stimulus_id: str,
@@ -293,17 +297,16 @@ class Admission:
         for _, ws, _ in batch:
             sent[ws.address] += 1
         if len(shared) > 1:
-            for worker, jobs in shared:
-                lent += self._deal(worker, jobs, None, batch, sent, stimulus_id)
-            shared.sort(key=lambda each: sent[each[0].address] + self.sharing.before(*each))
-        for worker, jobs in shared:
-            lent += self._deal(worker, jobs, left, batch, sent, stimulus_id)
+            for each in shared:
+                lent += self._deal(each, None, batch, sent, stimulus_id)
+            shared.sort(key=lambda each: sent[each[0].address] + self.sharing.before(*each[:2]))
+        for each in shared:
+            lent += self._deal(each, left, batch, sent, stimulus_id)
         return lent
 
     def _deal(
         self,
-        worker: WorkerState,
-        jobs: list[JobRecord],
+        shared: Shared,
         left: list[str] | None,
         batch: Batch,
         sent: dict[str, int],
@@ -315,11 +318,9 @@ class Admission:
         added when threads are left over, and only while the holders have something to send: they come first.
         `sent` counts what is about to be sent.
         """
-        scheduler, owner, address = self.state.scheduler, self.state.owner, worker.address
-        holders = self.state.served_by(address)
-        open_slots = reads.free_slots(scheduler, worker) - sent[address]
-        idle = reads.idle_threads(scheduler, worker)
-        open_threads = idle - sent[address]
+        worker, jobs, slots, idle = shared
+        owner, address = self.state.owner, worker.address
+        open_slots, open_threads = slots - sent[address], idle - sent[address]
         if open_slots > 0 and self.queue.waits() and any(job.is_default for job in jobs):
             self.queue.draw(open_slots, stimulus_id)
         lent: Batch = []
@@ -329,17 +330,18 @@ class Admission:
                 break
             job, ts = turn
             # what waits there and would be done later takes no slot from it
-            later = self.sharing.overtaken(worker, job) if crowded else 0
+            later = self.sharing.overtaken(worker, job, ts) if crowded else 0
             slots, room = open_slots + later, open_threads + later
             if slots <= 0:
                 break
+            holders = self.state.served_by(address)
             if room <= 0:  # it would wait there
                 if not (ahead and self.sharing.ahead(ts)):
                     break
                 if job not in holders and not any(each.first() for each in holders):
                     break
                 room = slots
-            if self._room(room, job, worker) <= 0:
+            if self._limits and self._room(room, job, worker) <= 0:
                 jobs = [other for other in jobs if other is not job]
                 continue
             job.take()

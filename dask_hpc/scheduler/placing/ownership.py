@@ -133,7 +133,14 @@ class Ownership:
             known = owner.get(key)
             #: Where the others of its group are, if it stands for them.
             rows = None
-            if one_kind and known is None and ts.state == "released" and not _told_apart(ts):
+            # and nothing was said of this task alone that decides how it is treated
+            if (
+                one_kind
+                and known is None
+                and ts.state == "released"
+                and not (ts.worker_restrictions or ts.host_restrictions or ts.resource_restrictions)
+                and not (ts.actor or (ts.dependencies and reads.is_producer(ts)))
+            ):
                 rows = alike if ts.dependencies else bare
                 row = rows.get(ts.group)
                 if row is not None:
@@ -375,10 +382,3 @@ class Ownership:
                     unplaced.append(ts)
             writes.requeue(scheduler, unplaced, f"hpc-hand-back-{state.now_s()}")
             await asyncio.sleep(0)
-
-
-def _told_apart(ts: TaskState) -> Any:
-    """Whether something was said of this task alone that decides how it is treated. Runs for every task."""
-    # `reads.user_restricted`, written out
-    restricted = ts.worker_restrictions or ts.host_restrictions or ts.resource_restrictions
-    return restricted or ts.actor or (ts.dependencies and reads.is_producer(ts))

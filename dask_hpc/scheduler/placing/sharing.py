@@ -129,41 +129,34 @@ class Sharing:
                 reads.free_slots(scheduler, ws) > 0
                 or (
                     first is not None
-                    and crowds.overtaken(scheduler, ws, first, ws.nthreads + 1) > ws.nthreads
+                    and len(crowds.later(scheduler, ws, first)) > ws.nthreads
                 )
             )
             and len(self.on(ws.address)) > 1
         }
 
-    def overtaken(self, ws: WorkerState, job: JobRecord) -> int:
-        """How many tasks on the worker would be done after the job's next one, were it sent there.
+    def overtaken(self, ws: WorkerState, job: JobRecord, ts: TaskState) -> int:
+        """How many tasks on the worker would be done after the job's next one, `ts`, were it sent there.
 
         Those do not count whose job has its turn before by what is known now, though they were sent with a
         later one: they would be overtaken for ever.
         """
-        if crowds.crowd(ws) <= 0:
+        turn = self._turns.turn(job)
+        if turn is None or (priority := reads.priority_with(ts, turn)) is None:
             return 0
-        priority, turn = self._priority(job), self._turns.turn(job)
-        if priority is None or turn is None:
-            return 0
-
-        owner, later = self.state.owner, {job: True}
-
-        def may_wait(ts: TaskState) -> bool:
-            lane = owner.get(ts.key)
-            if lane is None:
-                return True
-            if lane.job not in later:
+        count, owner, may_wait = 0, self.state.owner, {job: True}
+        for later in crowds.later(self.state.scheduler, ws, priority):
+            lane = owner.get(later.key)
+            if lane is not None and lane.job not in may_wait:
                 other = self._turns.turn(lane.job)
-                later[lane.job] = other is None or other >= turn
-            return later[lane.job]
-
-        return crowds.overtaken(self.state.scheduler, ws, priority, may_wait=may_wait)
+                may_wait[lane.job] = other is None or other >= turn
+            count += lane is None or may_wait[lane.job]
+        return count
 
     def before(self, ws: WorkerState, jobs: Sequence[JobRecord]) -> int:
         """How many tasks on the worker would be done before the next one that is dealt there."""
         next_one = self.turn(jobs, ws.address)
-        later = 0 if next_one is None else self.overtaken(ws, next_one[0])
+        later = 0 if next_one is None else self.overtaken(ws, *next_one)
         # of those that are overtaken as many execute already as there are threads
         return len(ws.processing) - max(0, later - ws.nthreads)
 
