@@ -1,6 +1,7 @@
 """What sharing a cluster costs and gives: users who arrive at fixed times, stock Dask beside ours.
 
-Six worker processes of one thread. Stock, stock with the priorities of somebody who knows all jobs (the
+Six worker processes of one thread, or as many as are said: more than there are cores wait for each other where
+tasks compute, and take longer the more of them compute at once. Stock, stock with the priorities of somebody who knows all jobs (the
 oracle: shortest first) and our policies take turns in shuffled order within each round, on two clusters that
 live all the time: one is stock's, on the other the runtime is installed anew for each run. Ours is told a
 job's name and user, nothing else.
@@ -183,7 +184,8 @@ def found_in(scenario: Scenario, runs: Runs, ways: Sequence[str], policies: Sequ
 def run(options: Options) -> list[Row]:
     rows: list[Row] = []
     policies = options.given.policy or [PROPOSED]
-    with TwoClusters(options.pick(NODES, NODES, TINY_NODES)) as clusters:
+    nodes = options.given.nodes
+    with TwoClusters(options.pick(nodes, nodes, TINY_NODES), options.size != "tiny") as clusters:
         every = [*SCENARIOS, ONE_USER]
         for name in options.given.only or options.pick(every, every, TINY_SCENARIOS):
             print(name, file=sys.stderr)
@@ -226,6 +228,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         action="extend",
         metavar="NAMES",
         help=f"policies of ours, of {', '.join(known)}; {PROPOSED} if not said",
+    )
+    parser.add_argument(
+        "--nodes",
+        type=int,
+        default=NODES,
+        help=f"worker processes, with as many tasks for each; {NODES} if not said",
     )
     parser.add_argument("--rounds", type=int, help="how often each way is run; 5, 3 (fast) or 1 (tiny)")
 

@@ -277,7 +277,7 @@ def _rounds_of(hangs: Sequence[tuple[str, int]], number: int = 3) -> list[list[h
 
     jobs = [Arrival(user="u", name=name, at_s=0.0, shape=shapes.sleeps, tasks=1, task_s=1.0) for name in "ab"]
     scenario = pays_off.Scenario(arrivals=jobs, rows=pays_off.pattern(), oracle=True)
-    options = harness.Options("full", False, argparse.Namespace(rounds=number))
+    options = harness.Options("full", False, argparse.Namespace(rounds=number, nodes=rounds.NODES))
     ways = ["stock", "oracle", "fair"]
     told = rounds.measure(jobs, True, options, ways, one)
     return [pays_off.found_in(scenario, so_far, ways, ["fair"]) for so_far in told]
@@ -303,7 +303,8 @@ def test_a_round_in_which_a_way_hangs_is_left_out_and_named_and_the_others_are_k
 
 
 def test_a_way_of_ours_that_hangs_misses_its_bar() -> None:
-    (*_, last) = _rounds_of([("fair", 1), ("fair", 2)])
+    # ours has done each job once when the rounds begin, as stock has
+    (*_, last) = _rounds_of([("fair", 3), ("fair", 4)])
     hung = _named(last, "fair: runs that hung")
     assert (hung.value, hung.verdict) == (2, "fail")
     assert _named(last, "fair: mean turnaround, ratio to stock").note.startswith("medians of 1,")
@@ -316,8 +317,22 @@ def test_a_job_alone_that_hangs_is_tried_again_and_without_it_there_are_no_figur
     ((only,),) = _rounds_of([("stock", 1), ("stock", 2)])
     assert (only.name, only.value) == ("stock: runs that hung", 2)
     # every round hung: nothing to compare
-    (*_, (only,)) = _rounds_of([("fair", number) for number in (1, 2, 3)])
+    (*_, (only,)) = _rounds_of([("fair", number) for number in (3, 4, 5)])
     assert (only.name, only.value) == ("fair: runs that hung", 3)
+
+
+def test_jobs_have_as_many_tasks_for_each_node_and_all_clusters_have_done_them_when_rounds_begin() -> None:
+    ran: list[tuple[str, int]] = []
+
+    def one(way: str, jobs: Any) -> dict[str, Served]:
+        ran.extend((way, job.tasks) for job in jobs)
+        return _run_of(**{job.name: 1.0 for job in jobs})
+
+    job = Arrival(user="u", name="a", at_s=0.0, shape=shapes.sleeps, tasks=24, task_s=1.0)
+    options = harness.Options("full", False, argparse.Namespace(rounds=1, nodes=2))
+    assert len(list(rounds.measure([job], True, options, ["stock", "fair"], one))) == 1
+    assert ran[:2] == [("stock", 8), ("fair", 8)]
+    assert sorted(ran[2:]) == [("fair", 8), ("stock", 8)]
 
 
 def test_what_has_been_found_is_kept_as_the_parts_end_and_never_half_written(
