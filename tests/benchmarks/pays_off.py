@@ -1,10 +1,10 @@
 """What sharing a cluster costs and gives: users who arrive at fixed times, stock Dask beside ours.
 
-Six worker processes of one thread, or as many as are said: more than there are cores wait for each other where
-tasks compute, and take longer the more of them compute at once. Stock, stock with the priorities of somebody who knows all jobs (the
-oracle: shortest first) and our policies take turns in shuffled order within each round, on two clusters that
-live all the time: one is stock's, on the other the runtime is installed anew for each run. Ours is told a
-job's name and user, nothing else.
+Six worker processes of one thread, or as many as are said: where there are fewer cores, those that compute at
+once wait for each other, and for what schedules them. Stock, stock with the priorities of somebody who knows
+all jobs (the oracle: shortest first) and our policies take turns in shuffled order within each round, on two
+clusters that live all the time: one is stock's, on the other the runtime is installed anew for each run. Ours
+is told a job's name and user, nothing else.
 
 A run that hangs is named, and its round is left out of all figures of its scenario (`rounds`).
 """
