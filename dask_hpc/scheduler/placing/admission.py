@@ -189,9 +189,10 @@ class Admission:
             if worker is None:
                 continue
             slots, idle = reads.room(scheduler, worker)
-            if slots <= 0 and not idle:  # what has left was followed there
-                continue
-            if self.sharing.waiting and len(jobs := self.sharing.on(address)) > 1:
+            sharing = self.sharing.waiting
+            if slots <= 0 and not idle and (sharing or not self.lending.wanted):
+                continue  # what has left was followed at once, as roots are by what depends on them
+            if sharing and len(jobs := self.sharing.on(address)) > 1:
                 shared.append((worker, jobs, slots, idle))
                 continue
             if promised:
