@@ -285,6 +285,7 @@ def test_shared_workers_get_what_stock_would_queue_there_with_what_is_about_to_b
             ahead=lambda ts: True,
         ),
         _limits=(),
+        _serving={"b": job},
     )
     admission._deal = lambda *given: Admission._deal(admission, *given)
     over = []

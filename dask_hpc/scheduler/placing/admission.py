@@ -94,7 +94,8 @@ class Admission:
         """A task has left a worker (None: one that is not known any more). Runs for every task."""
         if address is not None:
             holder = self._serving.get(address)
-            if holder is not None and holder.queue:  # most tasks of jobs that have more to do
+            # most tasks of jobs that have more to do, or share nodes with those that have
+            if holder is not None and (holder.queue or self.lending.wanted):
                 self.dirty.add(address)
                 if not self._scheduled:
                     self.wake()
@@ -321,6 +322,9 @@ class Admission:
         """
         worker, jobs, slots, idle = shared
         owner, address = self.state.owner, worker.address
+        # `served_by`, written out: this runs for most tasks of jobs that share nodes
+        holder = self._serving.get(address)
+        holders = (holder,) if holder is not None else self.state.served_by(address)
         open_slots, open_threads = slots - sent[address], idle - sent[address]
         if open_slots > 0 and self.queue.waits() and any(job.is_default for job in jobs):
             self.queue.draw(open_slots, stimulus_id)
@@ -335,7 +339,6 @@ class Admission:
             slots, room = open_slots + later, open_threads + later
             if slots <= 0:
                 break
-            holders = self.state.served_by(address)
             if room <= 0:  # it would wait there
                 if not (ahead and self.sharing.ahead(ts)):
                     break

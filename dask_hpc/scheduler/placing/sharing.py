@@ -168,7 +168,7 @@ class Sharing:
     def turn(self, jobs: Sequence[JobRecord], address: str) -> tuple[JobRecord, TaskState] | None:
         """Whose turn it is on the worker, of those that are `on` it, and its task; None: nobody has one."""
         for job in jobs:
-            ts = job.first()
+            ts = job.first() if job.queue else None
             if ts is not None and (not len(job.allotment) or address in job.allotment or self._takes(ts)):
                 return job, ts
         return None
