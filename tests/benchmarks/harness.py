@@ -235,6 +235,13 @@ def listed(names: Collection[str]) -> Callable[[str], list[str]]:
     return parse
 
 
+def counted(text: str) -> int:
+    """The type of an argument that is a whole number from 1 on; else raises `argparse.ArgumentTypeError`."""
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 on")
+    return int(text)
+
+
 def _table(description: str, report: Mapping[str, Any], rows: list[Row]) -> str:
     facts = ", ".join(f"{k} {v}" for k, v in report["environment"].items())
     width = max(len(r.name) for r in rows)

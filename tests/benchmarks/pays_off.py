@@ -22,7 +22,7 @@ from functools import partial
 import arrivals
 import one_user
 from arrivals import NODES, Arrival
-from harness import Options, Row, listed, main
+from harness import Options, Row, counted, listed, main
 from rounds import (
     ORACLE,
     STOCK,
@@ -231,11 +231,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--nodes",
-        type=int,
+        type=counted,
         default=NODES,
         help=f"worker processes, with as many tasks for each; {NODES} if not said",
     )
-    parser.add_argument("--rounds", type=int, help="how often each way is run; 5, 3 (fast) or 1 (tiny)")
+    parser.add_argument("--rounds", type=counted, help="how often each way is run; 5, 3 (fast) or 1 (tiny)")
 
 
 if __name__ == "__main__":

@@ -131,14 +131,14 @@ class TwoClusters(AbstractContextManager["TwoClusters"]):
     """A cluster of stock's, and one for ours; imports of tasks are done, except in a tiny run (`warm` no)."""
 
     def __init__(self, nodes: int, warm: bool = True) -> None:
-        self._nodes, self._warmed = nodes, warm
+        self._nodes, self._warm = nodes, warm
         self._stacks = {stocks: ExitStack() for stocks in (True, False)}
         self._clients = {stocks: self._start(stocks) for stocks in (True, False)}
 
     def _start(self, stocks: bool) -> Client:
         client = self._stacks[stocks].enter_context(local_cluster(self._nodes))
         client.wait_for_workers(self._nodes)
-        if self._warmed:
+        if self._warm:
             client.run(_warm)
         return client
 
@@ -192,7 +192,10 @@ def measure(
     ways: Sequence[str],
     run: Callable[[str, Sequence[Arrival]], Run],
 ) -> Iterator[Runs]:
-    """All runs of a scenario so far, after each round; with `alone` also those of each job by itself."""
+    """All runs of a scenario so far, after each round; with `alone` also those of each job by itself.
+
+    Those are stock's; the last of the ways has run each job once, too, when the rounds begin.
+    """
     jobs = list(arriving)
     if options.size == "tiny":
         first = {job.user: job for job in reversed(jobs)}
@@ -220,7 +223,6 @@ def measure(
             yield runs  # there is nothing to hold it against
             return
         alone_s[job.name] = served[job.name].turnaround_s
-        # the other cluster has done it, too, when the rounds begin
         if options.size != "tiny":
             told(ways[-1], [job.arriving(0.0)], f"{job.name} alone, before")
     chance = random.Random(SEED)

@@ -335,6 +335,13 @@ def test_jobs_have_as_many_tasks_for_each_node_and_all_clusters_have_done_them_w
     assert sorted(ran[2:]) == [("fair", 8), ("stock", 8)]
 
 
+@pytest.mark.parametrize("text", ["0", "-1", "2.5", "two", ""])
+def test_a_number_that_cannot_be_is_refused_before_anything_is_started(text: str) -> None:
+    assert harness.counted("2") == 2
+    with pytest.raises(argparse.ArgumentTypeError, match="no whole number from 1 on"):
+        harness.counted(text)
+
+
 def test_what_has_been_found_is_kept_as_the_parts_end_and_never_half_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

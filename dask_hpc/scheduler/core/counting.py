@@ -59,6 +59,7 @@ def counting(
         thread: Any = None,
         **more: Any,
     ) -> None:
+        """Take note of one step of one task: what stock calls of every plugin."""
         lane = lane_of(key)
         if lane is None:
             if startstops is NO_RUN or (start != "processing" != finish and finish not in ENDS):

@@ -22,7 +22,7 @@ def crowd(ws: WorkerState) -> int:
 def later(scheduler: Scheduler, ws: WorkerState, priority: tuple[float, ...]) -> list[TaskState]:
     """Tasks on the worker that would be done after one of that priority, were it sent there.
 
-    Some of them execute already. None where no task waits for a thread. Runs for many tasks.
+    Some of them execute already. Empty where no task waits for a thread. Runs for many tasks.
     """
     if not 0 < crowd(ws) < _MANY or ws not in scheduler.running:
         return []

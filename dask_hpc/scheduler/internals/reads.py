@@ -45,7 +45,7 @@ def idle_threads(scheduler: Scheduler, ws: WorkerState) -> int:
 def room(scheduler: Scheduler, ws: WorkerState) -> tuple[int, int]:
     """`free_slots` of the worker, and its threads less its tasks: below 0 where some wait for a thread.
 
-    Both are 0 unless it is running. Runs for most tasks of jobs that share nodes.
+    Both are 0 unless it is running. In one, since this runs for most tasks of jobs that share nodes.
     """
     if ws not in scheduler.running:
         return 0, 0

@@ -133,7 +133,8 @@ class Ownership:
             known = owner.get(key)
             #: Where the others of its group are, if it stands for them.
             rows = None
-            # and nothing was said of this task alone that decides how it is treated
+            # a new one of which nothing was said alone that decides how it is treated; for every task, so
+            # `reads.user_restricted` is written out
             if (
                 one_kind
                 and known is None

@@ -118,8 +118,7 @@ class Turns:
         None for a job whose tasks are not ordered among those of others. `since` is Dask's count of the graph
         of one of them.
         """
-        common = self.state.common
-        if job.reach is not common and not (job.is_default and len(common)):
+        if job.reach is not self.state.common and not (job.is_default and len(self.state.common)):
             return None
         if job.expected.grown or job.id not in self._end:
             job.expected.grown = False
