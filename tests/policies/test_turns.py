@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -165,6 +166,44 @@ def test_what_a_job_had_ahead_of_its_share_counts_against_it() -> None:
     assert in_turn(Virtual({"old": 100.0, "new": 0.0}), works) == ["new", "old"]
     # had it waited so long for its share, it would be first
     assert in_turn(Virtual({"old": 501.0, "new": 0.0}), works) == ["old", "new"]
+
+
+@given(st.lists(st.floats(0.97, 1.03), min_size=60, max_size=60), st.integers(2, 6))
+def test_equal_jobs_are_served_one_after_the_other_whatever_each_task_is_found_to_take(
+    wavers: list[float], jobs: int
+) -> None:
+    done_s, virtual, served = dict.fromkeys(range(jobs), 0.0), Virtual(), [0]
+    for waver in wavers:
+        works = [
+            # what it is found to take goes by its own tasks, those of the others by what is usual
+            work(str(i), (10.0 - done) * (waver if done else 1.0), done_s=done, user=str(i), submit_s=i)
+            for i, done in done_s.items()
+            if done < 10.0
+        ]
+        if not works:
+            break
+        virtual = advance(virtual, works, 1, 1.0)
+        first = int(in_turn(virtual, works)[0])
+        done_s[first] += 1.0
+        served.append(first)
+    assert served == sorted(served), "nobody passes who is being served"
+
+
+def test_who_turns_out_to_be_much_smaller_is_served_first() -> None:
+    works = [work("one", 10.0, user="a", submit_s=1.0), work("other", 10.0, user="b", submit_s=2.0)]
+    virtual = advance(Virtual(), works, 1, 0.0)
+    slightly, much = ([works[0], replace(works[1], left_s=left_s)] for left_s in (8.1, 7.9))
+    assert in_turn(advance(virtual, slightly, 1, 0.0), slightly) == ["one", "other"]
+    assert in_turn(advance(virtual, much, 1, 0.0), much) == ["other", "one"]
+
+
+def test_what_others_take_takes_nothing_back_that_a_job_was_served() -> None:
+    new, begun = work("new", 20.0, user="a"), work("begun", 19.0, done_s=1.0, user="b")
+    virtual = advance(advance(Virtual(), [new, begun], 2, 0.0), [new, begun], 2, 5.0)
+    assert virtual.served_s == pytest.approx({"new": 5.0, "begun": 5.0})
+    # nothing is known for a moment
+    unknown = [replace(new, left_s=0.0), replace(begun, left_s=0.0)]
+    assert advance(virtual, unknown, 2, 1.0).served_s == pytest.approx({"new": 5.0, "begun": 1.0})
 
 
 @given(

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 import time
+from functools import partial
 from types import SimpleNamespace
 
 import dask
 import pytest
-from distributed import Event
+from distributed import Event, Scheduler
+from distributed.scheduler import TaskPrefix
 from helpers import engine, live, record, started, until, within
 from tasks import inc
 
 import dask_hpc
+from dask_hpc.scheduler.internals import durations
 from dask_hpc.scheduler.internals.allotment import HOLD
 from dask_hpc.scheduler.placing.turns import Turns
 from dask_hpc.scheduler.tables.expected import Expected
@@ -75,10 +78,12 @@ async def test_plain_work_that_has_to_run_there_does_not_wait_for_what_jobs_have
         await started(s, large)
         tasks = await many_sent(c, s, large)
         with dask.annotate(hpc_job=None):
+            # a share of what there is would be theirs late
+            others = c.map(a_while, range(10 * TASKS), key="others", pure=False)
             here = c.submit(inc, 1, key="here", workers=[a.address], fifo_timeout="0 ms")
         assert await within(here.result()) == 2
         assert record(s, large).unfinished > TASKS / 2
-        del tasks
+        del tasks, others
         await large.cancel()
 
 
@@ -195,6 +200,19 @@ async def test_what_was_released_before_it_ran_is_not_to_be_served(c, s, a):
         del futures
     assert "released before they ran" in (await job.wait(10))["reason"]
     assert owed(job) < 1
+
+
+def test_what_takes_twice_as_long_as_others_is_not_unknown():
+    scheduler = SimpleNamespace(validate=False, UNKNOWN_TASK_DURATION=0.5)
+    scheduler._get_prefix_duration = partial(Scheduler._get_prefix_duration, scheduler)
+    turns = SimpleNamespace(_guess_s=lambda kind: durations.expected_s(scheduler, kind))
+    kind = TaskPrefix("load")
+    assert Turns._usual_s(turns, kind) == 0, "some are tried at once"
+    kind.add_duration("compute", 0.0, 0.2)
+    assert Turns._usual_s(turns, kind) == 0.2
+    kind.add_exec_time(0.6)
+    assert kind.duration_average < 0, "Dask has forgotten it"
+    assert Turns._usual_s(turns, kind) == 1.2
 
 
 def test_each_kind_of_task_takes_what_it_took_here_else_elsewhere_else_nothing():

@@ -27,6 +27,14 @@ def of_kind(kind: TaskPrefix) -> float | None:
     return kind.duration_average if kind.duration_average >= 0 else None
 
 
+def tried(kind: TaskPrefix) -> bool:
+    """Whether a task of the kind has ended, or executes so long that a worker has said so.
+
+    Dask forgets what tasks of a kind took when one of them takes twice as long.
+    """
+    return bool(kind.duration_average >= 0 or kind.max_exec_time > 0)
+
+
 def expected_s(scheduler: Scheduler, kind: TaskPrefix) -> float:
     """The same; what stock assumes when none has ended yet."""
     return scheduler._get_prefix_duration(kind)

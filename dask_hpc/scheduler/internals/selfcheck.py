@@ -136,7 +136,7 @@ _FIELDS: Mapping[Any, list[str]] = {
     ).split(),
     GraphNode: ["data_producer"],
     module.ClientState: ["client_key", "wants_what"],
-    module.TaskPrefix: ["duration_average", "name"],
+    module.TaskPrefix: ["duration_average", "max_exec_time", "name"],
     module.TaskGroup: ["states", "prefix", "span_id", "last_worker", "last_worker_tasks_left"],
     spans.Span: ["name", "id", "groups", "_cumulative_worker_metrics"],
     spans.SpansSchedulerExtension: ["spans"],

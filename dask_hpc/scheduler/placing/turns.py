@@ -22,6 +22,7 @@ from dask_hpc_policies.rules.fair.turns import (
     ahead_s,
     ends,
     in_turn,
+    settled,
     taken_over,
     without,
 )
@@ -32,14 +33,6 @@ if TYPE_CHECKING:
     from distributed.scheduler import TaskPrefix, TaskState
 
     Usual: TypeAlias = Callable[[TaskPrefix], float]
-
-#: An end is the same as it was while it differs by less than this share of what is left.
-_SAME = 0.25
-
-
-def _usual_s(kind: TaskPrefix) -> float:
-    """What a task of the kind takes, as far as Dask knows; 0 when not: then some are tried at once."""
-    return durations.of_kind(kind) or 0.0
 
 
 class Turns:
@@ -143,7 +136,8 @@ class Turns:
         graphs = [since, *[ts.priority[-2] for ts in held if ts is not None and ts.priority is not None]]
         return min([graph for graph in graphs if 0 <= graph < math.inf], default=0.0)
 
-    def _works(self, usual_s: Usual = _usual_s, grown: JobRecord | None = None) -> list[Work]:
+    def _works(self, usual_s: Usual | None = None, grown: JobRecord | None = None) -> list[Work]:
+        usual_s = usual_s or self._usual_s
         jobs = self.state.jobs.active.values()
         return [self._work(job, usual_s, job is grown) for job in jobs if job.undeclared]
 
@@ -175,13 +169,14 @@ class Turns:
             ts = queued.peek() if lane is not None and lane.job is job else None
         return ts
 
+    def _usual_s(self, kind: TaskPrefix) -> float:
+        """What a task of the kind takes, as far as Dask knows; 0 when not: then some are tried at once."""
+        return self._guess_s(kind) if durations.tried(kind) else 0.0
+
     def _guess_s(self, kind: TaskPrefix) -> float:
         """What a task of the kind takes; what stock assumes when Dask does not know."""
         return durations.expected_s(self.state.scheduler, kind)
 
     def _note(self, id: str, end_s: float) -> None:
         """Keep the end of a job unless it has changed by much: the order within a job is Dask's."""
-        old_s = self._end.get(id)
-        left_s = end_s - self._virtual.clock_s
-        if old_s is None or abs(end_s - old_s) > _SAME * left_s:
-            self._end[id] = end_s
+        self._end[id] = settled(self._end.get(id), end_s, self._virtual.clock_s)

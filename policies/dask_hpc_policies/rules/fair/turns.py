@@ -9,6 +9,10 @@ are expectations here, as in HFSP (Pastorelli et al. 2013): what a job has done,
 tasks are expected to take (0 while nothing is known: some are tried at once). Of a job that goes on
 submitting, service that it has had ahead of its share counts against it: least attained service first.
 
+Expectations change a little with every task that ends. Were the order to follow each of these changes,
+jobs of equal size would pass each other again and again, and all of them end late, as in equal shares. So
+when a job ends counts as it was until it has changed by much.
+
 Shares are those of users, by weight, divided among a user's jobs; nobody's is more than its tasks can use.
 """
 
@@ -22,6 +26,8 @@ from dask_hpc_policies.rules.fair.shares import common_level
 
 #: Work that is below this, in thread-seconds, is done.
 _NOTHING_S = 1e-9
+#: An end is the same as it was while it differs by less than this share of what is left.
+_SAME = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +57,8 @@ class Virtual:
     clock_s: float = 0.0
     #: What is known of the jobs that are there, and was of those that have ended and it still serves, by id.
     works: Mapping[str, Work] = field(default_factory=dict)
+    #: When each of those that are there ends, on its clock, as far as the order of service goes, by id.
+    end_s: Mapping[str, float] = field(default_factory=dict)
 
 
 def advance(virtual: Virtual, works: Collection[Work], threads: int, seconds: float) -> Virtual:
@@ -62,7 +70,7 @@ def advance(virtual: Virtual, works: Collection[Work], threads: int, seconds: fl
     served_s, present = virtual.served_s, {work.id for work in works}
     gone = [work for id, work in virtual.works.items() if id not in present]
     works = [*works, *(replace(work, width=max(1, work.width)) for work in gone)]
-    after = {work.id: min(served_s.get(work.id, 0.0), work.done_s + work.left_s) for work in works}
+    after = {work.id: _served_s(work, served_s) for work in works}
     known = [work for work in works if work.id in served_s and work.width > 0]
     clock_s = virtual.clock_s
     while seconds > 0 and (known := [work for work in known if _left_s(work, after) > _NOTHING_S]):
@@ -78,7 +86,10 @@ def advance(virtual: Virtual, works: Collection[Work], threads: int, seconds: fl
         seconds -= step_s
         clock_s += level * step_s
     kept = {work.id: work for work in works if work.id in present or _left_s(work, after) > _NOTHING_S}
-    return Virtual({id: after[id] for id in kept}, clock_s, kept)
+    there = Virtual({id: after[id] for id in kept}, clock_s, kept)
+    end_s = ends(there, [work for work in works if work.id in present])
+    old_s = virtual.end_s
+    return replace(there, end_s={id: settled(old_s.get(id), end_s[id], clock_s) for id in end_s})
 
 
 def ends(virtual: Virtual, works: Collection[Work]) -> dict[str, float]:
@@ -92,6 +103,11 @@ def ends(virtual: Virtual, works: Collection[Work]) -> dict[str, float]:
         work.id: virtual.clock_s + _left_s(work, virtual.served_s) / weights.get(work.id, work.weight)
         for work in works
     }
+
+
+def settled(old_s: float | None, end_s: float, clock_s: float) -> float:
+    """When a job ends, as it counts: as it did, unless that has changed by a quarter of what is left."""
+    return end_s if old_s is None or abs(end_s - old_s) > _SAME * (end_s - clock_s) else old_s
 
 
 def taken_over(virtual: Virtual, id: str, heir: str, done_s: float) -> Virtual:
@@ -108,10 +124,10 @@ def taken_over(virtual: Virtual, id: str, heir: str, done_s: float) -> Virtual:
 
 def without(virtual: Virtual, id: str) -> Virtual:
     """The virtual cluster after a job has given up: what it has not done is not to be served there."""
-    served_s, works = dict(virtual.served_s), dict(virtual.works)
-    served_s.pop(id, None)
-    works.pop(id, None)
-    return Virtual(served_s, virtual.clock_s, works)
+    served_s, works, end_s = dict(virtual.served_s), dict(virtual.works), dict(virtual.end_s)
+    for each in (served_s, works, end_s):
+        each.pop(id, None)
+    return Virtual(served_s, virtual.clock_s, works, end_s)
 
 
 def ahead_s(virtual: Virtual) -> dict[str, float]:
@@ -121,7 +137,7 @@ def ahead_s(virtual: Virtual) -> dict[str, float]:
 
 def in_turn(virtual: Virtual, works: Collection[Work]) -> list[str]:
     """Ids of the jobs in the order in which they are served: larger priorities, then who ends first."""
-    end_s = ends(virtual, works)
+    end_s = {**ends(virtual, works), **virtual.end_s}
 
     def key(work: Work) -> tuple[int, float, float]:
         return -work.priority, end_s[work.id], work.submit_s
@@ -141,6 +157,15 @@ def dealt(order: Iterable[str], most: Mapping[str, int], slots: int) -> dict[str
             got[id] = min(most[id], slots)
             slots -= got[id]
     return got
+
+
+def _served_s(work: Work, served_s: Mapping[str, float]) -> float:
+    """What a job was served on the virtual cluster, as far as there is work for it.
+
+    Of one that has done nothing yet, what there is is a guess by what others do: it takes nothing back.
+    """
+    was_s = served_s.get(work.id, 0.0)
+    return min(was_s, work.done_s + work.left_s) if work.done_s else was_s
 
 
 def _left_s(work: Work, served_s: Mapping[str, float]) -> float:
