@@ -218,13 +218,17 @@ def manager_folder(worker: Any) -> Path | None:
     return _manager(worker).folder
 
 
-async def home(manager: Mapping[str, Any], dask_worker: Any) -> tuple[Home, str]:
+async def home(manager: Mapping[str, Any], dask_worker: Any) -> tuple[Home, str] | Refused:
     """The manager of the host of the worker that this runs on, and who fails together with that host.
 
-    `manager` is what `ManagerSection.home` wants to know.
+    `manager` is what `ManagerSection.home` wants to know. `Refused` when none comes to listen, or the worker
+    is closing and has left it.
     """
-    section = _manager(dask_worker)
-    return await section.home(**manager), section.domain
+    try:
+        section = _manager(dask_worker)
+        return await section.home(**manager), section.domain
+    except (CheckpointError, WorkerError, OSError) as error:
+        return Refused(f"{type(error).__name__}: {error}")
 
 
 async def looked(dask_worker: Any) -> bool:

@@ -16,6 +16,7 @@ from dask_hpc.errors import CheckpointError, WorkerError
 from dask_hpc.scheduler.checkpoint.writing import Writing
 from dask_hpc.scheduler.internals import remote
 from dask_hpc.worker import host_memory
+from dask_hpc.worker.values import Refused
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler
@@ -78,11 +79,13 @@ async def _leave_out(
 
 async def _home(scheduler: Scheduler, address: str, manager: Mapping[str, Any]) -> tuple[Home, str] | str:
     try:
-        found: tuple[Home, str] = await remote.run(
+        found: tuple[Home, str] | Refused = await remote.run(
             scheduler, address, host_memory.home, {"manager": manager}, _COMES_UP_S
         )
     except (OSError, WorkerError) as error:
+        found = Refused(f"{type(error).__name__}: {error}")
+    if isinstance(found, Refused):
         # one that is about to leave, or another worker of its host has a manager
-        logger.info("Worker %s has no manager: %s", address, error)
-        return f"{type(error).__name__}: {error}"
+        logger.info("Worker %s has no manager: %s", address, found.why)
+        return found.why
     return found
