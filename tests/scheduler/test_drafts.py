@@ -155,3 +155,20 @@ def test_what_is_forgotten_when_it_was_written_says_nothing_of_what_has_its_name
     data = {"run_spec": None, "actor": False, "has_lost_dependencies": False, "dependencies": ()}
     tasks["x"] = SimpleNamespace(key="x", **data)
     assert [find(["x"]) for _ in range(2)] == [{"x"}] * 2, "it stays so"
+
+
+@pytest.mark.parametrize("root", [{"run_spec": None}, {"actor": True}, {"has_lost_dependencies": True}])
+def test_what_hangs_on_data_on_an_actor_or_on_what_is_lost_could_not_be_made_again(root):
+    tasks = {}
+
+    def add(key, *of, **fields):
+        made = {"run_spec": "a task", "actor": False, "has_lost_dependencies": False} | fields
+        tasks[key] = SimpleNamespace(key=key, dependencies=[tasks[name] for name in of], **made)
+
+    add("root", **root)
+    add("plain")
+    add("between", "plain", "root")
+    add("child", "between")
+    add("other", "plain")
+    found = reads.not_remade(SimpleNamespace(tasks=tasks), ["child", "other", "unknown"])
+    assert found == {"child"}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import time
 from collections import deque
 from types import SimpleNamespace
@@ -196,7 +198,9 @@ async def test_jobs_with_nodes_take_turns_where_the_policy_says_so(c, s, a, b, p
         # both nodes served it, as if its user had a priority
         assert (record(s, small).borrowed_tasks > 10) is takes_turns
         # a simulation that goes on from here is told who takes turns
-        assert set((await rt.snapshot()).sections["lending"]["turns"]) == {large.id, small.id}
+        told = (await rt.snapshot()).sections["lending"]
+        assert set(told["turns"]) == {large.id, small.id}
+        assert not takes_turns or told["ends"][small.id] < told["ends"][large.id], "as it is served"
         assert await within(c.gather(backlog)) == list(range(60))
 
 
@@ -293,6 +297,19 @@ def test_shared_workers_get_what_stock_would_queue_there_with_what_is_about_to_b
     assert Admission._deal_all(admission, shared, batch, over, "") == []
     sent = [ws.address for _, ws, _ in batch[1:]]
     assert ({address: sent.count(address) for address in sent}, over) == (more, left)
+
+
+@pytest.mark.parametrize("saturation", [0.5, 1.0, 1.1, 1.5, math.inf])
+def test_the_room_of_a_worker_is_what_stock_would_send_it_and_its_idle_threads(saturation):
+    for threads, tasks, seceded in itertools.product((1, 3, 8, 40), range(12), range(2)):
+        ws = SimpleNamespace(
+            nthreads=threads, processing=range(tasks), long_running=range(min(seceded, tasks))
+        )
+        scheduler = SimpleNamespace(running=[ws], WORKER_SATURATION=saturation)
+        found = (reads.free_slots(scheduler, ws), reads.idle_threads(scheduler, ws))
+        assert reads.room(scheduler, ws) == found
+        scheduler.running.clear()
+        assert reads.room(scheduler, ws) == (0, 0)
 
 
 def test_a_task_whose_job_has_its_turn_before_by_now_is_not_overtaken_for_what_it_was_sent_with():

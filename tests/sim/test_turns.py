@@ -66,6 +66,14 @@ def test_what_a_job_was_served_ahead_of_its_share_counts_against_it() -> None:
     assert ends_s(view_of((one, replace(two, priority=1)))) == pytest.approx({"j0": 8.0, "j1": 4.0})
 
 
+def test_the_order_of_service_is_that_of_the_live_cluster_while_little_has_changed() -> None:
+    one, two = (replace(job, remaining_s=8.0, unfinished_tasks=16) for job in SIX[:2])
+    assert ends_s(view_of((one, two), ends={"j0": 8.3, "j1": 8.2})) == pytest.approx({"j0": 8.0, "j1": 4.0})
+    # by much more than what is left of it
+    assert ends_s(view_of((one, two), ends={"j0": 80.0, "j1": 8.2})) == pytest.approx({"j0": 4.0, "j1": 8.0})
+    assert ends_s(view_of((one, two), ends={"j0": "soon"})) == ends_s(view_of((one, two)))
+
+
 def test_forks_go_on_by_themselves_and_by_the_rule_of_their_policy() -> None:
     engine = engine_from(SEVEN, "fair")
     engine.run_until(100.2)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from distributed.scheduler import _task_slots_available
@@ -49,9 +50,15 @@ def room(scheduler: Scheduler, ws: WorkerState) -> tuple[int, int]:
     """
     if ws not in scheduler.running:
         return 0, 0
-    saturation = scheduler.WORKER_SATURATION
-    slots = _UNLIMITED_SLOTS if math.isinf(saturation) else _task_slots_available(ws, saturation)
-    return slots, ws.nthreads - len(ws.processing) + len(ws.long_running)
+    idle = ws.nthreads - len(ws.processing) + len(ws.long_running)
+    ahead = _ahead(scheduler.WORKER_SATURATION, ws.nthreads)
+    return _UNLIMITED_SLOTS if ahead is None else idle + ahead, idle
+
+
+@cache
+def _ahead(saturation: float, threads: int) -> int | None:
+    """Tasks that stock queuing sends a worker beyond its threads; None: all that there are."""
+    return None if math.isinf(saturation) else max(math.ceil(saturation * threads), 1) - threads
 
 
 def priority_with(ts: TaskState, turn: tuple[float, ...]) -> tuple[float, ...] | None:

@@ -210,7 +210,9 @@ class Admission:
                     room -= 1
             if slots != 0 or not served:  # its holders leave something over
                 left.append(address)
-        if shared:
+        if len(shared) == 1 and not batch:  # mostly
+            lent += self._deal(shared[0], left, batch, defaultdict(int), stimulus_id)
+        elif shared:
             lent += self._deal_all(shared, batch, left, stimulus_id)
         if left:
             self._draw(left, stimulus_id)

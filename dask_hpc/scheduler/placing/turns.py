@@ -75,6 +75,10 @@ class Turns:
         """Thread-seconds that each job had done ahead of its share when this was looked at last, by id."""
         return ahead_s(self._virtual)
 
+    def ends_in_s(self) -> dict[str, float]:
+        """In how long each job ends, on the virtual cluster's clock, as far as the order goes, by id."""
+        return {id: end_s - self._virtual.clock_s for id, end_s in self._virtual.end_s.items()}
+
     def left(self, job: JobRecord) -> None:
         """Forget a job that has ended before its work was done."""
         self._virtual = without(self._virtual, job.id)

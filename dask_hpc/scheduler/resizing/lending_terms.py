@@ -13,16 +13,23 @@ from dask_hpc.scheduler.tables.state import State
 class LendingTerms:
     """A part that adds the section ``lending`` while slots are lent."""
 
-    def __init__(self, state: State, windows: Windows, ahead_s: Callable[[], Mapping[str, float]]) -> None:
+    def __init__(
+        self,
+        state: State,
+        windows: Windows,
+        ahead_s: Callable[[], Mapping[str, float]],
+        ends_in_s: Callable[[], Mapping[str, float]],
+    ) -> None:
         self._state = state
-        #: Thread-seconds that jobs had been served ahead of their shares, by id.
-        self._ahead_s = ahead_s
+        #: Thread-seconds that jobs had been served ahead of their shares, and in how long they end, by id.
+        self._ahead_s, self._ends_in_s = ahead_s, ends_in_s
         self._windows = windows
 
     def section(self) -> Mapping[str, Any]:
         """Seconds of the longest tasks that are lent; tasks sent to a thread; jobs that keep their slots.
 
-        And the jobs that take turns, with the thread-seconds that each was served ahead of its share.
+        And the jobs that take turns, with the thread-seconds that each was served ahead of its share, and in
+        how long each ends as far as their order goes.
         """
         limit_s = self._state.settings.lend_s
         if limit_s <= 0:
@@ -32,8 +39,9 @@ class LendingTerms:
             told["saturation"] = saturation
         if self._windows.producers:
             told["keep"] = sorted(self._windows.producers)
-        ahead_s = self._ahead_s()
+        ahead_s, ends_s = self._ahead_s(), self._ends_in_s()
         named = [job.id for job in self._state.jobs.named if job.undeclared]
         if named:
             told["turns"] = {id: round(ahead_s.get(id, 0.0), 3) for id in named}
+            told["ends"] = {id: round(ends_s[id], 3) for id in named if id in ends_s}
         return {"lending": told}

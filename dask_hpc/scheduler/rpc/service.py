@@ -93,7 +93,9 @@ class Service:
             self._io,
             Corridor(self.engine),
             Sooner(state, self.departures.depart),
-            LendingTerms(state, self.engine.rounds.windows, self.engine.turns.ahead_s),
+            LendingTerms(
+                state, self.engine.rounds.windows, self.engine.turns.ahead_s, self.engine.turns.ends_in_s
+            ),
         )
         self.pool_target.wrap()
         self.engine.losses.wrap()

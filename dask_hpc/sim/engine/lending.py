@@ -43,7 +43,7 @@ class Lending:
         #: Share of the work of each job that one of its tasks is, and slots that it runs on, by its key.
         self._task: dict[int, float] = {}
         self._used: dict[int, int] = {}
-        self._turns = TurnTaking(lent.turns)
+        self._turns = TurnTaking(lent.turns, lent.ends)
 
     def settle(self, policy: Policy) -> None:
         """Something has happened: deal slots out anew, in turns as far as the policy has jobs take them."""

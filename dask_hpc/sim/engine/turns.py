@@ -18,11 +18,15 @@ from dask_hpc_policies.rules.lending import Party
 
 
 class TurnTaking:
-    """The virtual cluster of the jobs that take turns."""
+    """The virtual cluster of the jobs that take turns: how far each is ahead, and in how long it ends there.
 
-    def __init__(self, ahead_s: Mapping[str, float]) -> None:
+    Both are as live when the run begins; the order of service goes by these ends.
+    """
+
+    def __init__(self, ahead_s: Mapping[str, float], ends_s: Mapping[str, float] | None = None) -> None:
         self._done_s = {id: max(0.0, seconds) for id, seconds in ahead_s.items()}
-        self._virtual = Virtual({id: max(0.0, -seconds) for id, seconds in ahead_s.items()})
+        served_s = {id: max(0.0, -seconds) for id, seconds in ahead_s.items()}
+        self._virtual = Virtual(served_s, end_s=ends_s or {})
         #: What was left of each job when it was seen first, in seconds of a slot.
         self._first_s: dict[str, float] = {}
         self._at_s: float | None = None

@@ -32,6 +32,8 @@ class Lent:
     #: Jobs that asked for no nodes of their own and take turns: thread-seconds that each had been served
     #: ahead of its share when the run began, by its id.
     turns: Mapping[str, float] = field(default_factory=dict)
+    #: In how long each of them ends, as far as their order went then, by its id; who is not named is new.
+    ends: Mapping[str, float] = field(default_factory=dict)
 
 
 def lent_from(view: ClusterSnapshot, views: Sequence[JobView], lend_s: float | None = None) -> Lent | None:
@@ -45,12 +47,17 @@ def lent_from(view: ClusterSnapshot, views: Sequence[JobView], lend_s: float | N
     threads = max(1, round(sum(up) / len(up))) if up else 1
     saturation, keep = found.get("saturation"), found.get("keep", ())
     known = float(saturation) if isinstance(saturation, (int, float)) else None
-    turns = found.get("turns")
-    ahead_s = turns if isinstance(turns, Mapping) else {}
     return Lent(
         limit_s=float(limit_s),
         threads=threads,
         ahead=int(sent_ahead(threads, known)),
         tasks={job.id: job.unfinished_tasks for job in views if job.unfinished_tasks and job.id not in keep},
-        turns={id: float(one) for id, one in ahead_s.items() if isinstance(one, (int, float))},
+        turns=_numbers(found.get("turns")),
+        ends=_numbers(found.get("ends")),
     )
+
+
+def _numbers(told: Any) -> dict[str, float]:
+    """What is told by id, as far as it is numbers."""
+    rows = told.items() if isinstance(told, Mapping) else ()
+    return {id: float(one) for id, one in rows if isinstance(one, (int, float))}
