@@ -13,6 +13,7 @@ from dask_hpc.checkpoint import branch, manifest, metadata
 from dask_hpc.checkpoint.blocks import block_file, stored_payload, write_block
 from dask_hpc.checkpoint.draft import Draft
 from dask_hpc.checkpoint.inside import copy_inside, read_inside, remedy, sync_folder, sync_folders
+from dask_hpc.checkpoint.locks import kept
 from dask_hpc.checkpoint.manifest import Manifest
 from dask_hpc.checkpoint.plan import Written
 from dask_hpc.checkpoint.services import unsealed
@@ -54,6 +55,13 @@ def export(
             f"{target} is in the folder of {version.name} in the store, and would be taken for one of its "
             "versions, or go with one; give a path elsewhere"
         )
+    with kept(version.path):
+        _export(version, target, show, key)
+
+
+def _export(
+    version: Version, target: Path, show: Callable[[int, int], None] | None, key: bytes | None
+) -> None:
     found = version.manifest()
     part = target.with_name(f".{target.name}-{uuid.uuid4().hex}")
     try:
@@ -97,7 +105,7 @@ def _decrypt(
     """Write a version anew, block by block, as one that is not encrypted."""
     try:
         contents = {path: read_inside(version.path, path) for path in found.files}
-        draft = Draft(part, unsealed(found.plan, contents, key), found.version - 1)
+        draft = Draft(part, unsealed(found.plan, contents, key), 0, found.version - 1)
         blocks: dict[int, Written] = {}
         for array, plain in zip(found.plan.arrays, draft.plan.arrays, strict=True):
             for number in range(array.count):

@@ -11,6 +11,7 @@ import errno
 import fcntl
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 from dask_hpc.checkpoint.manifest import FILE
 
@@ -23,8 +24,9 @@ _CLOSED = {errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP}
 class Lock:
     """A lock on a folder and on its manifest, if it has one; without locks of the file system on nothing."""
 
-    def __init__(self, *descriptors: int) -> None:
-        self._descriptors = list(descriptors)
+    def __init__(self) -> None:
+        self._descriptors: list[int] = []
+        self._by = os.getpid()
 
     @classmethod
     def take(cls, folder: str | os.PathLike[str]) -> Lock:
@@ -46,7 +48,7 @@ class Lock:
     def release(self) -> None:
         """Let others have it."""
         while self._descriptors:
-            os.close(self._descriptors.pop())
+            close(self._descriptors.pop(), self._by)
 
     @classmethod
     def _opened(cls, folder: str | os.PathLike[str], how: int) -> Lock | None:
@@ -71,6 +73,30 @@ class Lock:
 
     def __exit__(self, *_: object) -> None:
         self.release()
+
+
+@contextmanager
+def kept(folder: str | os.PathLike[str]) -> Iterator[None]:
+    """Have nobody remove a version that is read meanwhile, where it can be locked."""
+    lock = None
+    with suppress(OSError):
+        lock = Lock.shared(folder)
+    try:
+        yield
+    finally:
+        if lock is not None:
+            lock.release()
+
+
+def close(descriptor: int, by: int) -> None:
+    """Let go of what process `by` has locked, also where one that was forked from it has it open, too.
+
+    That one may close it as well: the lock stays then.
+    """
+    if by == os.getpid():
+        with suppress(OSError):  # there may be no locks
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+    os.close(descriptor)
 
 
 def _parts(folder: str | os.PathLike[str], how: int) -> Iterator[int]:

@@ -114,6 +114,10 @@ def check_signed(folder: str, manifest: Manifest, key_file: str | None = None) -
     return key
 
 
+class UnreadManifestError(CheckpointError):
+    """The file system has not given a manifest that is there: nobody knows what is wrong with it."""
+
+
 def read(folder: str) -> Manifest:
     """The manifest of the version in `folder`.
 
@@ -121,6 +125,7 @@ def read(folder: str) -> Manifest:
     ------
     CheckpointError
         When there is none, or it is not what was written; the message names the file and the remedy.
+        `UnreadManifestError`: when it cannot be read.
     """
     path = os.path.join(folder, FILE)
     try:
@@ -131,7 +136,7 @@ def read(folder: str) -> Manifest:
             "STORE/NAME/000001 (dask hpc checkpoint ls lists them)"
         ) from None
     except OSError as error:
-        raise CheckpointError(
+        raise UnreadManifestError(
             f"{path} cannot be read: {error.strerror or error}; look at the permissions and the disk, or "
             "restore another version"
         ) from None

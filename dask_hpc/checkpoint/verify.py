@@ -11,6 +11,7 @@ import numpy as np
 from dask_hpc.checkpoint import branch, layout, metadata
 from dask_hpc.checkpoint.blocks import block_file, check_written, checked_bytes
 from dask_hpc.checkpoint.inside import open_inside, read_inside
+from dask_hpc.checkpoint.locks import kept
 from dask_hpc.checkpoint.manifest import Manifest
 from dask_hpc.checkpoint.opening import file_problem
 from dask_hpc.checkpoint.plan import Array, Written
@@ -46,6 +47,13 @@ def verify(
         Of an encrypted version: also whether it was written with this key, and nothing exchanged. None: the
         checksums alone are compared.
     """
+    with kept(version.path):
+        return _problems(version, show, key)
+
+
+def _problems(
+    version: Version, show: Callable[[int, int], None] | None, key: bytes | None
+) -> list[Problem]:
     try:
         found = version.manifest()
     except CheckpointError as error:

@@ -22,11 +22,19 @@ class Calls:
         self._pool: ConnectionPool | None = None
 
     def __call__(self, work: Callable[[Any], Coroutine[Any, Any, T]]) -> T:
-        """What `work` gives for the connections; raises what it raises."""
+        """What `work` gives for the connections; raises what it raises.
+
+        Work that nobody waits for any more (Ctrl-C) is given up: it would end behind what comes next.
+        """
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
             threading.Thread(target=self._loop.run_forever, name="hpc-session", daemon=True).start()
-        return asyncio.run_coroutine_threadsafe(self._work(work), self._loop).result()
+        answer = asyncio.run_coroutine_threadsafe(self._work(work), self._loop)
+        try:
+            return answer.result()
+        except BaseException:
+            answer.cancel()
+            raise
 
     def close(self) -> None:
         """End the thread, and all connections."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from typing import Any
@@ -82,6 +83,14 @@ class SessionCommit:
     def _problem(self) -> BaseException | None:
         """Waits; what has gone wrong."""
         return self._future.exception()
+
+    def _start(self, write: Callable[[], Done]) -> None:
+        """Write in a thread of its own; where none can be had, now."""
+        try:
+            threading.Thread(target=self._run, args=[write, True]).start()
+        except RuntimeError as error:
+            logger.warning("%s is written while its program waits: %s", self.name, error)
+            self._run(write, True)
 
     def _run(self, write: Callable[[], Done], logged: bool) -> None:
         try:

@@ -15,7 +15,7 @@ import numpy as np
 from dask_hpc.checkpoint.blocks import block_file, check_written
 from dask_hpc.checkpoint.branch import SESSION, Past, branch, past_of, read_beside
 from dask_hpc.checkpoint.dtypes import from_json
-from dask_hpc.checkpoint.manifest import Manifest, check_signed
+from dask_hpc.checkpoint.manifest import Manifest, UnreadManifestError, check_signed
 from dask_hpc.checkpoint.names import checked_version
 from dask_hpc.checkpoint.opening import check_files, load
 from dask_hpc.checkpoint.plan import Array
@@ -245,7 +245,31 @@ def _candidates(
     places: list[Any] = [[number, id] for number, id in held] + [[each.version, None] for each in whole]
     # of the same number, memory first
     places.sort(key=lambda each: (-each[0], each[1] is None))
-    return [newest, [each for each in places if each[0] in wanted]]
+    chosen = [each for each in places if each[0] in wanted]
+    if store is not None:
+        first = max([number for number, _ in chosen], default=0)
+        _say_passed_over(store, name, [number for number in there if number > first], first)
+    return [newest, chosen]
+
+
+def _say_passed_over(store: Store, name: str, passed: Sequence[int], instead: int) -> None:
+    """Say of versions of a store why none of them is gone back to, but another one (0: there is none).
+
+    Raises
+    ------
+    CheckpointError
+        When there is no other, or nobody knows what is wrong with one: it would be left, and removed.
+    """
+    for number in passed:
+        try:
+            store.find(name, number).manifest()
+        except UnreadManifestError as error:
+            text = f"{error}; restart from version={instead} to leave it" if instead else str(error)
+            raise CheckpointError(text) from None
+        except CheckpointError as error:
+            logger.warning("Version %d of %s is not gone back to: %s", number, name, error)
+    if passed and not instead:
+        store.newest(name)  # says what is wrong, and which are whole
 
 
 def _problem(

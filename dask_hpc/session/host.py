@@ -22,6 +22,7 @@ from distributed import Security
 from distributed.utils import get_ip
 
 from dask_hpc.checkpoint.blobs import Home
+from dask_hpc.checkpoint.locks import close
 from dask_hpc.config import Settings
 from dask_hpc.errors import CheckpointError
 from dask_hpc.worker.host_process import HostProcess
@@ -64,6 +65,7 @@ class Host:
         self._process = HostProcess(MANAGER, TARGET, f"session {name}", settings.node_host, linger_s)
         try:
             self._run: int | None = _only(self.folder / _RUN, word)
+            self._by = os.getpid()
         except BaseException:
             self._process.stop()
             raise
@@ -116,7 +118,7 @@ class Host:
     def stop(self) -> None:
         """Let go of it; it lingers with what it holds."""
         if self._run is not None:
-            os.close(self._run)
+            close(self._run, self._by)
             self._run = None
         self._process.stop()
 

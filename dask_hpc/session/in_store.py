@@ -82,7 +82,7 @@ def write_version(
     before: int,
     levels: tuple[str, ...],
 ) -> Stored:
-    """Write what all processes hold as the version after `newest`; the last two stay.
+    """Write what all processes hold as the version after `newest`.
 
     Parameters
     ----------
@@ -116,12 +116,15 @@ def write_version(
     except BaseException:
         drafting.give_up(store)
         raise
-    if ranks.rank == 0:
-        try:
-            ask.to_end(store.collect, keep=2, name=plan.name)
-        except CheckpointError as error:
-            logger.warning("Old versions of %s stay: %s", plan.name, error)
     return Stored(version, written_s - began_s, stopwatch_s() - written_s)
+
+
+def collect_older(store: Store, name: str) -> None:
+    """Remove all but the last two versions; where that cannot be, they stay until the next time."""
+    try:
+        asked(store).to_end(store.collect, keep=2, name=name)
+    except CheckpointError as error:
+        logger.warning("Old versions of %s stay: %s", name, error)
 
 
 class _Drafting:

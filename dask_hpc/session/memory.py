@@ -88,6 +88,7 @@ class Memory:
         #: What is known of each whole version, and the managers that may have something of them: the process
         #: of rank 0 knows all.
         self._records: dict[str, Record] = {}
+        self.written = 0  #: The newest version that this session has written.
         self._homes: set[Home] = set()
         #: Versions that came to nothing, and of which some managers may hear late.
         self._undone: list[Record] = []
@@ -311,14 +312,15 @@ class Memory:
                 await self._drop(parities, id, pool)
                 groups, note, passed_over = [], str(error), True
         record = made(id, plan, number, list(written.values()), home_of, tuple(groups))
+        self._undone.append(record)  # whoever is interrupted does not know who has it by now
         there, problem = await keep(pool, record, domains, domains)
         if problem or not record.readable(there):
-            self._undone.append(record)
             await self._drop_record(record, pool)
             lacking = ", ".join(home.address for home in domains if home not in there)
             why = problem or f"{lacking} cannot be had, and no parities make up for that"
             raise CheckpointError(f"not all hosts keep version {number} of {self._name!r}: {why}")
-        before, self._records = list(self._records.values()), {record.id: record}
+        self._undone.pop()
+        before, self._records, self.written = list(self._records.values()), {record.id: record}, number
         pasts = {each.manifest.version: past_of(each.manifest) for each in [*before, record]}
         line = set(branch(sorted(pasts, reverse=True), pasts.__getitem__))
         safer = [each for each in before if each.groups and each.manifest.version in line]
@@ -373,9 +375,8 @@ class Memory:
 
 def _key(kept: Sequence[str]) -> dict[str, Any]:
     """The key that all hosts are to have, of those that they have; none where certificates are configured."""
-    if Security().require_encryption:
-        return {"key": ""}
-    return {"key": next(filter(None, kept), "") or keys.drawn()}
+    key = "" if Security().require_encryption else next(filter(None, kept), "") or keys.drawn()
+    return {"key": key}
 
 
 def _made(plan: Plan, blocks: Mapping[int, tuple[int, int, Any]]) -> dict[int, Any]:

@@ -22,7 +22,7 @@ from dask_hpc.clock import stopwatch_s
 from dask_hpc.errors import CheckpointError
 from dask_hpc.session.going_back import Found, go_back
 from dask_hpc.session.held import Held, plan_of
-from dask_hpc.session.in_store import asked, check_newest, unknown, write_version
+from dask_hpc.session.in_store import asked, check_newest, collect_older, unknown, write_version
 from dask_hpc.session.probing import SETTING, Probe, configured, probe
 from dask_hpc.session.ranks import Ranks
 
@@ -146,6 +146,8 @@ class Places:
             When what the processes hold does not go together.
         """
         began_s = stopwatch_s()
+        if self._memory is not None and self._memory.written > self.newest:
+            self._went_on(self._memory.written)  # whoever wrote it did not wait until older ones were gone
         made, pieces = plan_of(self.name, self._ranks, arrays, values)
         # all processes do the same, and encrypt for the same version
         told = {**made.extra[SESSION], **self._past.noted()}
@@ -190,6 +192,9 @@ class Places:
             ) from error
         self._stored = stored.version.version
         self._went_on(self._stored)
+        if self._ranks.rank == 0:
+            # it is known by now: whoever does not wait for this goes on from it
+            collect_older(self.store, self.name)
         writing_s = in_memory_s - began_s + stored.writing_s
         done = Done(self.newest, stored.version.path, (*levels, "L3"), problem, plan.count, 0, writing_s, 0.0)
         return replace(done, bytes=stored.version.bytes, finishing_s=stored.finishing_s)

@@ -42,10 +42,13 @@ class Ranks:
         self.rank, self.size = mine, most
         self._exchange = exchange
         self._folder: FolderExchange | None = None
+        #: Whether it has left the others, which have to be found anew then.
+        self._given_up = False
 
     def join(self, make_folder: Callable[[], Path], timeout_s: float) -> None:
         """Find the others in a folder, if that is needed; raises CheckpointError when they do not come."""
-        if self.size > 1 and self._exchange is None:
+        if self.size > 1 and (self._exchange is None or self._given_up):
+            self._given_up = False
             self._folder = FolderExchange(make_folder(), self.rank, self.size, timeout_s)
             self._exchange = self._folder
 
@@ -94,6 +97,7 @@ class Ranks:
     def give_up(self, reason: str) -> None:
         """Have the others not wait for this process."""
         if self._folder is not None:
+            self._given_up = True
             self._folder.give_up(reason)
 
 

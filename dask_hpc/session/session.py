@@ -8,7 +8,6 @@ The calls are those of iCheck's library (its sections 6.1.3 and 7.4); which are 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -179,6 +178,7 @@ class CheckpointSession:
                 self._places.open()
             except BaseException:
                 self._places.close()
+                self._ranks.give_up("init has failed")
                 raise
         return self
 
@@ -245,8 +245,7 @@ class CheckpointSession:
                 self._copies = copied(self._arrays, self._copies)
                 commit._row |= {"waiting_s": waited_s - began_s, "copying_s": stopwatch_s() - waited_s}
                 self._last = commit
-                write = partial(self._places.write, self._copies, told)
-                threading.Thread(target=commit._run, args=[write, True]).start()
+                commit._start(partial(self._places.write, self._copies, told))
             else:
                 self._last = None
                 commit._run(partial(self._places.write, self._arrays, told), False)

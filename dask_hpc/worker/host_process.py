@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Self
 
 from dask_hpc.checkpoint import disk
+from dask_hpc.checkpoint.locks import close
 from dask_hpc.errors import WorkerError
 
 #: Seconds without a worker after which a process ends: a worker that is started again finds it.
@@ -73,13 +74,14 @@ class HostProcess:
         self.name, self._target, self._linger_s = name, target, linger_s
         self.folder = _folder(cluster, host)
         self._here: int | None = join(self.folder)
+        self._by = os.getpid()
 
     @classmethod
     def taken(cls, name: str, target: str, folder: Path, here: int, linger_s: float) -> Self:
         """The hold on a folder that another cluster has left; `here` is the lock that `take` gave."""
         made = cls.__new__(cls)
         made.name, made._target, made._linger_s = name, target, linger_s
-        made.folder, made._here = folder, here
+        made.folder, made._here, made._by = folder, here, os.getpid()
         return made
 
     @property
@@ -134,7 +136,7 @@ class HostProcess:
     def stop(self) -> None:
         """Be a worker there no more."""
         if self._here is not None:
-            os.close(self._here)
+            close(self._here, self._by)
             self._here = None
 
 

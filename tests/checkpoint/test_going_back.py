@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_hpc import CheckpointSession
+from dask_hpc.checkpoint import manifest
 from dask_hpc.checkpoint.branch import FILE as BESIDE
 from dask_hpc.checkpoint.branch import MOST_LEFT, Past, branch, past_of, read_beside
 from dask_hpc.checkpoint.export import export
@@ -31,10 +32,48 @@ def run(store: Path, steps: int = 0, back_to: int | None = None) -> tuple[int | 
         return found, session.values
 
 
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-20])
+
+
 def flip(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[3] ^= 1
     path.write_bytes(content)
+
+
+def test_a_manifest_that_was_cut_is_said_and_one_that_cannot_be_read_is_not_passed_over(
+    tmp_path: Path, caplog: Any, monkeypatch: Any
+) -> None:
+    run(tmp_path, steps=2)
+    read = manifest.read_inside
+
+    def fails(folder: str, *more: Any) -> bytes:
+        if folder.endswith("000002"):
+            raise OSError(5, "Input/output error")
+        return read(folder, *more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(manifest, "read_inside", fails)
+        with pytest.raises(CheckpointError, match=r"000002/manifest.json cannot be read: .*version=1 to"):
+            run(tmp_path, steps=1)
+        assert run(tmp_path, back_to=1)[0] == 1
+    assert run(tmp_path)[0] == 2, "it is still there"
+    cut(tmp_path / "run" / "000002" / FILE)
+    assert run(tmp_path)[0] == 1
+    assert "Version 2 of run is not gone back to: " in caplog.text
+
+
+def test_where_nothing_can_be_gone_back_to_nothing_begins_anew(tmp_path: Path) -> None:
+    run(tmp_path, steps=2)
+    with Lock.shared(str(tmp_path / "run" / "000002")) as lock:  # as a cluster has it that reads it
+        assert lock is not None
+        assert run(tmp_path, steps=1, back_to=1)[0] == 1
+    Store(tmp_path).remove("run", 1)
+    cut(tmp_path / "run" / "000003" / FILE)
+    assert numbers(tmp_path / "run") == [2, 3]
+    with pytest.raises(CheckpointError, match=r"000003/manifest.json is not .* \(whole are versions 2\)"):
+        run(tmp_path)
 
 
 def test_a_version_that_was_left_goes_and_one_that_was_gone_back_to_stays(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -12,10 +14,12 @@ from typing import Any
 
 import dask.array as da
 import pytest
+from outside import PATHS
 from saved import computed, save, written
 
 from dask_hpc.checkpoint import passing
 from dask_hpc.checkpoint.describe import describe
+from dask_hpc.checkpoint.export import export
 from dask_hpc.checkpoint.inside import rename
 from dask_hpc.checkpoint.locks import Lock
 from dask_hpc.checkpoint.store import Store
@@ -65,6 +69,47 @@ def test_who_excludes_others_may_write_the_file_that_other_hosts_see_locked(tmp_
     assert lock is not None
     with lock:
         assert modes() == {os.O_RDONLY}
+
+
+def test_who_reads_all_of_a_version_keeps_it(tmp_path: Path) -> None:
+    old, *_ = versions(tmp_path)
+    removed: list[str] = []
+    found = next(each for each in Store(tmp_path).versions() if each.path == old)
+
+    def others(count: int, of: int) -> None:
+        removed.extend(Store(tmp_path).collect())
+
+    assert verify(found, others) == []
+    export(found, tmp_path / "copy", others)
+    assert removed == []
+    assert Store(tmp_path).collect() == [old]
+
+
+FORKED = """
+import os, sys
+from dask_hpc.checkpoint.locks import Lock
+ours, given = (Lock.take(folder) for folder in sys.argv[1:])
+begin, go_on = os.pipe()
+asked, answer = os.pipe()
+if not (child := os.fork()):
+    ours.release()  # whose it is not
+    os.write(answer, b"1")
+    os.close(go_on)
+    os.read(begin, 1)  # until its parent ends
+    os._exit(0)
+os.read(asked, 1)
+assert Lock.attempt(sys.argv[1]) is None, "what is locked stays so"
+given.release()
+assert Lock.attempt(sys.argv[2]) is not None, "what was let go of is free"
+"""
+
+
+def test_a_lock_is_that_of_who_has_taken_it_whoever_was_forked_meanwhile(tmp_path: Path) -> None:
+    folders = [tmp_path / "ours", tmp_path / "given"]
+    for folder in folders:
+        folder.mkdir()
+    run = [sys.executable, "-c", FORKED, *map(str, folders)]
+    subprocess.run(run, env=dict(os.environ, PYTHONPATH=PATHS), check=True, timeout=60)
 
 
 def test_what_has_gone_while_its_lock_was_waited_for_is_not_locked(tmp_path: Path) -> None:

@@ -188,7 +188,9 @@ def test_a_block_of_another_version_or_name_is_noticed(key_file: str, tmp_path: 
 
 @pytest.mark.parametrize("services", BOTH)
 def test_an_export_with_the_key_is_plain_zarr(services: str, key_file: str, tmp_path: Path) -> None:
+    save(content(), tmp_path / "store", services=services)
     version = save(content(), tmp_path / "store", services=services)
+    assert version.version == 2
     export(version, tmp_path / "plain", key=sealing.read_key())
     export(version, tmp_path / "as-it-is")
     found = xr.open_zarr(tmp_path / "plain").compute()

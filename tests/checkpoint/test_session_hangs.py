@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import sys
@@ -20,7 +21,7 @@ from dask_hpc import CheckpointSession
 from dask_hpc.checkpoint import draft
 from dask_hpc.checkpoint.store import Store
 from dask_hpc.errors import CheckpointError
-from dask_hpc.session import exchange, going_back, in_store
+from dask_hpc.session import exchange, going_back, in_store, memory
 
 TOLD = r"the store .* has not answered for 0\.2 s: .*hpc\.checkpoint\.silence"
 #: What reads or writes a store, by a path first.
@@ -178,6 +179,83 @@ def test_a_commit_can_be_interrupted_and_is_never_finished(
     session, field = begun(store)
     assert session.restart_all() == 2
     assert (field == 3.0).all()
+
+
+def test_who_does_not_wait_until_older_versions_are_removed_goes_on_from_the_new_one(
+    store: Path, gate: Gate, ctrl_c: Any
+) -> None:
+    session, field = begun(store)
+    session.restart_all()
+    gate.before(Store, "collect")
+    interrupting = threading.Thread(target=lambda: (gate.asking.wait(30), ctrl_c()))
+    interrupting.start()
+    with pytest.raises(KeyboardInterrupt):
+        session.commit(step=2)
+    interrupting.join(30)
+    gate.open()
+    field[:] = 3.0
+    assert session.commit(step=3).version == 3
+    session.finalize()
+
+
+@pytest.mark.usefixtures("memory")
+@pytest.mark.parametrize(("slow", "number"), [("keep", 2), ("_drop_record", 3)])
+def test_what_is_interrupted_on_its_way_to_memory_takes_no_later_version_away(
+    ctrl_c: Any, slow: str, number: int, monkeypatch: Any
+) -> None:
+    """Before hosts have it there is no such version; while older ones are dropped there is."""
+    began, ended, goes_on = threading.Event(), threading.Event(), threading.Event()
+    owner = memory if slow == "keep" else memory.Memory
+    function = getattr(owner, slow)
+
+    async def waits(*arguments: Any) -> Any:
+        if goes_on.is_set():
+            return await function(*arguments)
+        began.set()
+        try:
+            while not goes_on.is_set():
+                await asyncio.sleep(0.01)
+            return await function(*arguments)
+        finally:
+            ended.set()
+
+    session = CheckpointSession("run", levels="L1").init()
+    field = session.add("field", np.zeros(3))
+    session.commit(step=1)
+    monkeypatch.setattr(owner, slow, waits)
+    interrupting = threading.Thread(target=lambda: (began.wait(30), ctrl_c()))
+    interrupting.start()
+    with pytest.raises(KeyboardInterrupt):
+        session.commit(step=2)
+    interrupting.join(30)
+    assert ended.wait(30), "it is given up"
+    goes_on.set()
+    field[:] = 3.0
+    assert session.commit(step=3).version == number
+    session.finalize()
+    with CheckpointSession("run", levels="L1") as session:
+        field = session.add("field", np.zeros(3))
+        assert (session.restart_all(), session.values) == (number, {"step": 3})
+        assert (field == 3.0).all()
+        session.finalize(persist=False)
+
+
+def test_a_version_is_written_while_its_program_waits_when_no_thread_can_be_had(
+    store: Path, monkeypatch: Any
+) -> None:
+    session, _ = begun(store)
+    session.restart_all()
+    session.enable_async()
+    start = threading.Thread.start
+
+    def none(thread: threading.Thread) -> None:
+        if thread.name != "hpc-store":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", none)
+    assert session.commit(step=2).status()["state"] == "complete"
+    session.finalize()
 
 
 def test_a_program_that_is_interrupted_again_ends_its_session(store: Path, gate: Gate, ctrl_c: Any) -> None:
