@@ -64,3 +64,11 @@ def test_a_node_stays_as_long_as_one_of_its_workers_is_pinned() -> None:
     assert pins.names == {"a", "nobody"}
     pins.put(["a"], False)
     assert pins.veto(table.nodes["a"], None) is None
+
+
+def test_a_worker_that_is_lost_and_still_in_the_table_is_not_looked_at() -> None:
+    pins, table = pool(a=False, b=False)
+    pins.put(["a", "b"], True)
+    del pins._state.scheduler.workers["a"]  # the scheduler moves its tasks before plugins hear of the loss
+    assert pins.lends(table.nodes["a"])
+    assert pins.why(table.nodes["b"]) is not None

@@ -9,7 +9,7 @@ from collections import defaultdict
 import pytest
 from distributed import SchedulerPlugin, wait
 from helpers import addresses_of, engine, live, record, started
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from measured_jobs import BY_HAND, HIGH, MB, close_sample, compute, move, nbytes, phases, view_of, zeros
 from tasks import slow_inc
@@ -158,6 +158,7 @@ ROWS = st.lists(
 )
 
 
+@example([("compute", 5, -3)])
 @given(ROWS)
 def test_transfers_at_the_same_time_count_once_and_nothing_counts_below_zero(rows):
     rows = [(action, start, start + length) for action, start, length in rows]

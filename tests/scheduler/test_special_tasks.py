@@ -194,6 +194,21 @@ async def test_an_actor_lives_in_its_job(c, s, *workers):
     await asleep(s)
 
 
+@live(workers=2, worker_kwargs={"resources": {"gpu": 1}})
+async def test_an_actor_in_a_job_that_asked_for_no_nodes_lives_where_its_user_says(c, s, a, b):
+    rt = await dask_hpc.install(c)
+    async with rt.job("other"), rt.job("actors") as job:
+        await started(s, job)
+        places = {}
+        for key, only in {"a": {"workers": [a.address]}, "b": {"workers": [b.address]}}.items():
+            places[key] = await asyncio.wait_for(c.submit(Counter, actor=True, key=key, **only), 20)
+            assert [ws.address for ws in s.tasks[key].who_has] == only["workers"]
+        await asyncio.wait_for(c.submit(Counter, actor=True, key="gpu", resources={"gpu": 1}), 20)
+        assert s.tasks["gpu"].resource_restrictions == {"gpu": 1}
+        del places
+    await asleep(s)
+
+
 @pytest.mark.parametrize("function", [fan_out, fan_out_seceding])
 @live(workers=2)
 async def test_tasks_that_wait_for_tasks_do_not_block_a_job_that_holds_every_node(c, s, a, b, function):

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import math
 import time
-from functools import partial
 from types import SimpleNamespace
 
 import dask
 import pytest
-from distributed import Event, Scheduler
+from distributed import Event
 from distributed.scheduler import TaskPrefix
 from helpers import engine, live, record, started, until, within
 from tasks import inc
 
 import dask_hpc
-from dask_hpc.scheduler.internals import durations
 from dask_hpc.scheduler.internals.allotment import HOLD
 from dask_hpc.scheduler.placing.turns import Turns
 from dask_hpc.scheduler.tables.expected import Expected
@@ -71,8 +69,9 @@ async def test_held_tasks_of_a_small_job_pass_those_that_a_large_one_has_sent_to
         assert await within(c.gather(tasks)) == list(range(TASKS))
 
 
-@live(1, lend="5 s")
-async def test_plain_work_that_has_to_run_there_does_not_wait_for_what_jobs_have_sent(c, s, a):
+@pytest.mark.parametrize("how", ["workers", "resources"])
+@live(1, lend="5 s", worker_kwargs={"resources": {"gpu": 1}})
+async def test_plain_work_that_has_to_run_there_does_not_wait_for_what_jobs_have_sent(c, s, a, how):
     rt = await dask_hpc.install(c, policy="fair")
     async with rt.job("large") as large:
         await started(s, large)
@@ -80,7 +79,8 @@ async def test_plain_work_that_has_to_run_there_does_not_wait_for_what_jobs_have
         with dask.annotate(hpc_job=None):
             # a share of what there is would be theirs late
             others = c.map(a_while, range(10 * TASKS), key="others", pure=False)
-            here = c.submit(inc, 1, key="here", workers=[a.address], fifo_timeout="0 ms")
+            only = {"workers": [a.address]} if how == "workers" else {"resources": {"gpu": 1}}
+            here = c.submit(inc, 1, key="here", fifo_timeout="0 ms", **only)
         assert await within(here.result()) == 2
         assert record(s, large).unfinished > TASKS / 2
         del tasks, others
@@ -202,17 +202,19 @@ async def test_what_was_released_before_it_ran_is_not_to_be_served(c, s, a):
     assert owed(job) < 1
 
 
-def test_what_takes_twice_as_long_as_others_is_not_unknown():
-    scheduler = SimpleNamespace(validate=False, UNKNOWN_TASK_DURATION=0.5)
-    scheduler._get_prefix_duration = partial(Scheduler._get_prefix_duration, scheduler)
-    turns = SimpleNamespace(_guess_s=lambda kind: durations.expected_s(scheduler, kind))
-    kind = TaskPrefix("load")
-    assert Turns._usual_s(turns, kind) == 0, "some are tried at once"
+def test_what_executes_for_long_says_nothing_of_the_tasks_of_others_that_have_its_name():
+    scheduler = SimpleNamespace(UNKNOWN_TASK_DURATION=0.5)
+    turns = Turns(SimpleNamespace(scheduler=scheduler, now_s=float), None)
+    kind = TaskPrefix("main")
+    kind.add_exec_time(7200.0)
+    assert (turns._usual_s(kind), turns._guess_s(kind)) == (0.0, 0.5), "some are tried at once"
     kind.add_duration("compute", 0.0, 0.2)
-    assert Turns._usual_s(turns, kind) == 0.2
-    kind.add_exec_time(0.6)
+    kind.add_duration("compute", 0.0, 0.4)
+    kind.state_counts["memory"] += 2
+    assert turns._usual_s(kind) == turns._guess_s(kind) == pytest.approx(0.3)
+    kind.add_exec_time(7200.0)
     assert kind.duration_average < 0, "Dask has forgotten it"
-    assert Turns._usual_s(turns, kind) == 1.2
+    assert turns._usual_s(kind) == turns._guess_s(kind) == pytest.approx(0.3)
 
 
 def test_each_kind_of_task_takes_what_it_took_here_else_elsewhere_else_nothing():

@@ -27,17 +27,21 @@ def of_kind(kind: TaskPrefix) -> float | None:
     return kind.duration_average if kind.duration_average >= 0 else None
 
 
-def tried(kind: TaskPrefix) -> bool:
-    """Whether a task of the kind has ended, or executes so long that a worker has said so.
-
-    Dask forgets what tasks of a kind took when one of them takes twice as long.
-    """
-    return bool(kind.duration_average >= 0 or kind.max_exec_time > 0)
+def remembered_s(kind: TaskPrefix) -> float | None:
+    """The same; where Dask has forgotten that, since one takes twice as long, what all took in the mean."""
+    if kind.duration_average >= 0:
+        return kind.duration_average
+    ended = kind.state_counts["memory"]
+    return kind.all_durations["compute"] / ended if ended else None
 
 
 def expected_s(scheduler: Scheduler, kind: TaskPrefix) -> float:
-    """The same; what stock assumes when none has ended yet."""
-    return scheduler._get_prefix_duration(kind)
+    """The same; what stock assumes when none has ended yet.
+
+    What executes says nothing of it: tasks of one name may be another job's, and have little in common.
+    """
+    seconds = remembered_s(kind)
+    return scheduler.UNKNOWN_TASK_DURATION if seconds is None else seconds
 
 
 def learned_task_s(tasks: Iterable[TaskState]) -> float | None:

@@ -310,7 +310,7 @@ class Overrides:
 
     def _prepare(self, ts: TaskState) -> None:
         """Give a task that is placed its turn, and have one that has waited as an actor be one."""
-        if self._turn is not None and ts.worker_restrictions is not None:
+        if self._turn is not None and (ts.worker_restrictions is not None or ts.resource_restrictions):
             turn = self._turn(ts)
             if turn is not None:
                 ts.priority = priority_with(ts, turn)

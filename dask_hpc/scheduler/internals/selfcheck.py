@@ -136,7 +136,7 @@ _FIELDS: Mapping[Any, list[str]] = {
     ).split(),
     GraphNode: ["data_producer"],
     module.ClientState: ["client_key", "wants_what"],
-    module.TaskPrefix: ["duration_average", "max_exec_time", "name"],
+    module.TaskPrefix: ["all_durations", "duration_average", "name", "state_counts"],
     module.TaskGroup: ["states", "prefix", "span_id", "last_worker", "last_worker_tasks_left"],
     spans.Span: ["name", "id", "groups", "_cumulative_worker_metrics"],
     spans.SpansSchedulerExtension: ["spans"],
@@ -161,7 +161,7 @@ _ATTRIBUTES = (
     "stream_handlers stream_comms periodic_callbacks loop WORKER_SATURATION total_occupancy "
     "_workers_added_total _workers_removed_total no_workers_timeout _no_workers_since worker_plugins "
     "bandwidth rpc _broker idle total_nthreads resources task_groups task_prefixes transition_log "
-    "_TRANSITIONS_TABLE"
+    "_TRANSITIONS_TABLE UNKNOWN_TASK_DURATION"
 ).split()
 #: Attributes of a running cluster.
 _CLUSTER = "workers worker_spec scheduler scheduler_comm scheduler_info loop _adaptive _futures".split()

@@ -38,7 +38,10 @@ class Pins:
             return None
         workers = self._state.scheduler.workers
         pinned: list[Any] = [
-            name for address in node.workers if str(name := workers[address].name) in self.names
+            name
+            for address in node.workers
+            # one that is lost is there until the plugin hears of that
+            if address in workers and str(name := workers[address].name) in self.names
         ]
         return f"worker {pinned[0]!r} is pinned (cluster.unpin lets it go)" if pinned else None
 

@@ -170,7 +170,7 @@ class Ownership:
             if known is not None and known.kind != "free":
                 writes.unrestrict(ts)
             lane = job.lanes[self._kind(ts, ts in shuffles, groups, job)]
-            if ts.actor and job.undeclared and not job.is_default:
+            if ts.actor and lane.kind != "free" and job.undeclared and not job.is_default:
                 lane = job.own_lane()
             if nodes and lane.kind in ("root", "rest") and isinstance(nodes.get(key), str):
                 lane = lane if job.is_default else state.pinned(job, nodes[key])

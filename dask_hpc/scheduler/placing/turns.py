@@ -175,7 +175,7 @@ class Turns:
 
     def _usual_s(self, kind: TaskPrefix) -> float:
         """What a task of the kind takes, as far as Dask knows; 0 when not: then some are tried at once."""
-        return self._guess_s(kind) if durations.tried(kind) else 0.0
+        return durations.remembered_s(kind) or 0.0
 
     def _guess_s(self, kind: TaskPrefix) -> float:
         """What a task of the kind takes; what stock assumes when Dask does not know."""
