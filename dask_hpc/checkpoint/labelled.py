@@ -60,9 +60,13 @@ def describe_labelled(obj: Any, name: str) -> tuple[Plan, list[Any]] | None:
     dtypes: dict[str, Any] = {}
     in_memory = 0
     multiple = _multi_indexes(dataset)
+    of_multiple: dict[str, str] = {}
     for path, variable in dataset.variables.items():
         if path in multiple:
-            continue  # its levels say it all
+            # its levels say all but these
+            if variable.attrs:
+                of_multiple[path] = json.dumps(_attributes(path, variable.attrs))
+            continue
         path = checked_variable(path, TAKEN)
         attributes = _attributes(path, variable.attrs)
         told: dict[str, Any] = {
@@ -102,6 +106,7 @@ def describe_labelled(obj: Any, name: str) -> tuple[Plan, list[Any]] | None:
         "coordinates": [str(name) for name in dataset.coords if name not in multiple],
         "indexes": [str(name) for name in dataset.coords if name in dataset.xindexes and name not in levels],
         "multi_indexes": multiple,
+        "multi_attrs": of_multiple,
         "dtypes": dtypes,
         "attrs": json.dumps(attributes := _attributes("the dataset", dataset.attrs)),
     }

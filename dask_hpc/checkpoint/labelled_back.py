@@ -49,6 +49,7 @@ def labelled_object(
         dataset = dataset.set_xindex(name)
     for name, levels in extra["multi_indexes"].items():
         dataset = dataset.set_index({name: levels})
+        dataset[name].attrs = json.loads(extra.get("multi_attrs", {}).get(name, "{}"))
     if found.plan.kind == "xarray.Dataset":
         return dataset
     return dataset[extra["variable"]].rename(extra["name"])

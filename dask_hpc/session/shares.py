@@ -58,6 +58,8 @@ def share_of(value: np.ndarray, dims: tuple[str, ...] | None, start: int | None,
 
 
 def _checksum(value: np.ndarray) -> int:
+    if value.dtype.names is not None:  # between fields there may be anything
+        return crc32c(repr([_checksum(value[field]) for field in value.dtype.names]).encode())
     if value.dtype.kind == "T":
         return crc32c(str(value.tolist()).encode())
     return crc32c(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)

@@ -94,6 +94,7 @@ def test_indexes_come_back_as_they_were(tmp_path: Path) -> None:
     plain = field.to_dataset(name="f").assign_coords(p=list("abcdef"), q=("p", np.arange(6)))
     levels = pd.MultiIndex.from_product([["a", "b"], [1, 2, 3]], names=["letter", "number"])
     several = field.to_dataset(name="f").assign_coords(xr.Coordinates.from_pandas_multiindex(levels, "p"))
+    several["p"].attrs["long_name"], several["number"].attrs["units"] = "profile", "km"
     for number, dataset in enumerate((plain, plain.drop_indexes("p"), plain.set_xindex("q"), several)):
         found = open_checkpoint(save(dataset, tmp_path, f"d{number}").path)
         identical(found, dataset)

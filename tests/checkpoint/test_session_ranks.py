@@ -22,6 +22,7 @@ from dask_hpc.checkpoint.verify import verify
 from dask_hpc.errors import CheckpointError, CheckpointValueError
 from dask_hpc.session import shares
 from dask_hpc.session.exchange import FolderExchange
+from dask_hpc.session.places import Places
 from dask_hpc.session.shares import cut
 
 WHOLE = np.arange(60.0).reshape(20, 3)
@@ -254,6 +255,41 @@ def test_the_answer_of_a_run_that_was_killed_is_not_taken_by_who_comes_first(tmp
         first = pool.submit(FolderExchange, tmp_path, 0, 2, 20)
         exchanges = [first.result(), second.result()]
     assert everywhere(2, lambda rank: exchanges[rank](rank)) == [[0, 1]] * 2
+
+
+def test_a_session_that_could_not_begin_leaves_its_folder_to_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(self: Places) -> None:
+        raise CheckpointError("another run has the memory of this host")
+
+    def begins(rank: int) -> int:
+        with session(tmp_path, rank, 2) as mine:
+            mine.add("field", WHOLE[10 * rank :][:10], start=10 * rank)
+            return mine.commit().version
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Places, "open", fails)
+        assert all("another run" in str(each) for each in everywhere(2, begins))
+        again = [session(tmp_path, rank, 2) for rank in range(2)]
+        assert all("another run" in str(each) for each in everywhere(2, lambda rank: again[rank].init()))
+    assert everywhere(2, begins) == [1, 1]
+    # and a session that is begun again
+    assert [each.state for each in everywhere(2, lambda rank: again[rank].init())] == ["configuring"] * 2
+    everywhere(2, lambda rank: again[rank].finalize())
+
+
+def test_what_lies_between_the_fields_of_a_record_is_not_compared(tmp_path: Path) -> None:
+    dtype = np.dtype([("a", "i1"), ("b", "f8")], align=True)
+
+    def program(rank: int) -> int:
+        value = np.frombuffer(bytes([rank]) * 2 * dtype.itemsize, dtype).copy()
+        value["a"], value["b"] = 1, 2.0
+        with session(tmp_path, rank, 2) as mine:
+            mine.add("record", value)
+            return mine.commit().version
+
+    assert everywhere(2, program) == [1, 1]
 
 
 def test_who_does_not_come_or_gives_up_is_named_and_nobody_waits_for_ever(tmp_path: Path) -> None:
