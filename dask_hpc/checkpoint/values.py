@@ -80,8 +80,10 @@ class Form:
         """Bytes of the values; None when these decide."""
         if self.dtype is None or self.encoding in ("text", "object"):
             return None
-        size, items = from_json(self.dtype).itemsize, math.prod(self.stored_shape)
-        return items * size + (items + size if self.encoding == "masked" else 0)
+        dtype, items = from_json(self.dtype), math.prod(self.stored_shape)
+        if self.encoding != "masked":
+            return items * dtype.itemsize
+        return items * (dtype.itemsize + np.ma.make_mask_descr(dtype).itemsize) + dtype.itemsize
 
 
 def form(array: Array, number: int, written: Written | None = None) -> Form:
@@ -264,8 +266,10 @@ def _from_text(where: str, content: np.ndarray, shape: tuple[int, ...], dtype: n
 
 def _from_masked(content: np.ndarray, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
     items = int(np.prod(shape, dtype=object))
-    end = items * dtype.itemsize
+    # of records each field has a mask of its own
+    masked = np.ma.make_mask_descr(dtype)
+    end, last = items * dtype.itemsize, items * (dtype.itemsize + masked.itemsize)
     data = content[:end].view(dtype).reshape(shape)
-    mask = content[end : end + items].view(bool).reshape(shape)
-    fill = content[end + items :].copy().view(dtype)[0]
+    mask = content[end:last].view(masked).reshape(shape)
+    fill = content[last:].copy().view(dtype)[0]
     return np.ma.MaskedArray(data, mask, fill_value=fill)

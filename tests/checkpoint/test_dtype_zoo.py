@@ -140,6 +140,16 @@ def test_masked_arrays_keep_mask_data_and_fill_value(tmp_path: Path) -> None:
     assert first.fill_value == -9.0
 
 
+def test_each_field_of_masked_records_keeps_its_mask(tmp_path: Path) -> None:
+    rows, hidden = [(1, 2.0), (3, 4.0), (5, 6.0)], [(0, 1), (1, 0), (1, 1)]
+    values = np.ma.array(rows, [("a", "i4"), ("b", "f8")], mask=hidden, fill_value=(-1, -2.0))
+    version = save(da.from_array(values, chunks=2, asarray=False), tmp_path)
+    found = open_checkpoint(version.path).compute(scheduler="sync")
+    assert (found.mask.tolist(), found.data.tolist()) == (values.mask.tolist(), values.data.tolist())
+    assert (found.dtype, found.fill_value.tolist()) == (values.dtype, (-1, -2.0))
+    assert verify(version) == []
+
+
 def test_objects_that_are_text_need_no_trust_and_others_do(tmp_path: Path) -> None:
     texts = np.array(["a", "ü", ""], object)
     same(open_checkpoint(save(da.from_array(texts, chunks=2), tmp_path, "texts").path).compute(), texts)
