@@ -37,6 +37,8 @@ class Commit:
     job: str | None = None
     #: Whether its results are read back when they are lost.
     protect: bool = True
+    #: Its results, as long as it is the newest of its `place`.
+    keys: tuple[Any, ...] = ()
     #: What the version is made of with its services: what its blocks are encrypted for is drawn once.
     stored: Plan = field(init=False)
     #: Where each result of a job is in the store, once it is whole, and what workers could not make bytes of.

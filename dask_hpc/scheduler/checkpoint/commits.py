@@ -177,6 +177,10 @@ class Commits:
         now_s, asked = self._state.now_s(), tuple(levels_of(store) if levels is None else levels)
         made = Commit(self._last, plan, services, store, now_s, asked, job=job, protect=protect)
         made.instead = instead
+        if (last := self._latest().get(made.place)) is not None:
+            # those of the newest are compared, and there may be many
+            last.keys = ()
+        made.keys = tuple(keys)
         self._commits[made.id] = made
         made.task = task = asyncio.ensure_future(self._run(made, keys, known))
         self._tasks.add(task)
@@ -316,14 +320,20 @@ class Commits:
         self.protected.unwrap()
         self._memory.end()
 
-    def _store_instead(self, plan: Plan, keys: Sequence[Any]) -> str:
+    def _store_instead(self, plan: Plan, number: int, keys: Sequence[Any]) -> str:
         """Have results in the store of which too few hosts are left; what is said of that."""
+        if self._held.is_stored(plan.name, number):
+            return "; the store has that version, or a later one"
+        if number < self._held.newest(plan.name):
+            # who restores the name would have this one of the store, which is written last
+            return "; there is a later version, so the loss of their hosts loses what this one alone has"
         folder = self._state.settings.checkpoint_store
         if folder is None:
             return "; hpc.checkpoint.store is not set, so the loss of their hosts loses them"
         services, plan = services_of(plan), unserved(plan)
         last = self._latest().get((folder, plan.name))
-        if last is None or last.plan != plan or last.state == "failed":
+        # the next version of a loop may have the same plan: that says nothing of results
+        if last is None or (last.plan, last.keys) != (plan, tuple(keys)) or last.state == "failed":
             self.begin(plan, keys, folder, services=services)
         return f"; they are written to {folder}"
 

@@ -59,7 +59,7 @@ class Held:
         watched: Watched,
         protected: Protected,
         memory: Memory,
-        store_instead: Callable[[Plan, Sequence[Any]], str],
+        store_instead: Callable[[Plan, int, Sequence[Any]], str],
         under_way: Callable[[str], bool],
     ) -> None:
         self._state, self._scheduler = state, state.scheduler
@@ -150,6 +150,11 @@ class Held:
     def newest(self, name: str) -> int:
         """Number of the newest whole version of results of a name; 0: there is none."""
         return self._newest.get(name, (0, False))[0]
+
+    def is_stored(self, name: str, number: int) -> bool:
+        """Whether a store has this version of results, or what is newer."""
+        newest, stored = self._newest.get(name, (0, False))
+        return stored and number <= newest
 
     def stored(self, name: str, number: int) -> None:
         """A store has what is newer than the versions of results up to this number, or just that."""
@@ -323,7 +328,7 @@ class Held:
             writing.end()
         less = note if version.scheme is not None and "L2" not in levels else ""
         if less:
-            less += self._store_instead(plan, every)
+            less += self._store_instead(plan, version.number, every)
         self._tell(plan.name, version.number, "less" if less else "whole", less)
 
     async def _remake(self, folder: str) -> bool:

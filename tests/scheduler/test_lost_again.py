@@ -1,0 +1,85 @@
+"""After hosts are lost the newest version of a name is still the newest, and the store has it in time."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+
+import numpy as np
+import pytest
+from helpers import live, until
+from live_hosts import host, lose, repairs
+
+import dask_hpc
+from dask_hpc.checkpoint.store import Store
+from dask_hpc.scheduler.checkpoint import held
+from dask_hpc.scheduler.rpc.service import of
+
+# nothing of other tests is taken over
+pytestmark = pytest.mark.usefixtures("memory")
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch):
+    """Nobody waits for other workers of a host to go, too."""
+    monkeypatch.setattr(held, "_SETTLE_S", 0.0)
+
+
+def versions(store, name="field"):
+    return [version.version for version in Store(store).versions(name) if version.complete]
+
+
+async def step(c, value, *workers):
+    """Blocks of a step, each on one of these workers."""
+    blocks = [await c.scatter([np.full(100, value)], workers=[w.address], hash=False) for w in workers]
+    return [future for (future,) in blocks]
+
+
+async def restored(c, name="field", **more):
+    return [float(values[0]) for values in await c.gather(await dask_hpc.restore(name, c, **more))]
+
+
+@live(workers=0)
+async def test_each_step_of_which_too_few_hosts_are_left_is_written_to_the_store(c, s, tmp_path):
+    async with AsyncExitStack() as stack:
+        rt = await dask_hpc.install(c, checkpoint_store=str(tmp_path))
+        first = await host(stack, s, "first")
+        for number, written in ((1, 2), (3, 4)):
+            other = await host(stack, s, f"host{number}")
+            # all that differs is which results they are
+            data = await step(c, float(number), first, other)
+            commit = await rt.checkpoint(data, "field", levels=("L1", "L2"))
+            assert (commit.version, (await commit.status())["levels"]) == (number, ["L1", "L2"])
+            await lose(s, other)
+            await until(lambda number=number: repairs(s).get("field", ())[:1] == (number,), "it is looked at")
+            assert repairs(s)["field"][1:] == ("less", repairs(s)["field"][2])
+            assert repairs(s)["field"][2].endswith(f"; they are written to {tmp_path}")
+            await until(lambda written=written: written in versions(tmp_path), "it is in the store")
+        await host(stack, s, "last")
+        await lose(s, first)
+        assert [values[0] for values in await c.gather(data)] == [3.0, 3.0]
+        assert await restored(c) == [3.0, 3.0]
+
+
+@live(workers=0)
+async def test_neither_an_older_version_nor_what_the_store_has_becomes_the_newest_there(c, s, tmp_path):
+    async with AsyncExitStack() as stack:
+        rt = await dask_hpc.install(c, checkpoint_store=str(tmp_path))
+        hosts = [await host(stack, s, name) for name in ("first", "other")]
+        stored = await step(c, 5.0, *hosts)
+        await rt.checkpoint(stored, "stored", levels=("L1", "L2", "L3"))
+        # a part of a version is none
+        stored.pop().release()
+        older = await step(c, 1.0, *hosts)
+        await rt.checkpoint(older, "field", levels=("L1", "L2"))
+        newer = await step(c, 2.0, *hosts)
+        await rt.checkpoint(newer, "field", levels=("L1", "L2"))
+        task = of(s).commits._held._task
+        await lose(s, hosts[1])
+        await until(lambda: of(s).commits._held._task is not task, "it is looked for")
+        await of(s).commits._held._task
+        await until(lambda: not of(s).commits._tasks, "all is written")
+        assert repairs(s)["stored"][:2] == (1, "less")
+        assert repairs(s)["stored"][2].endswith("; the store has that version, or a later one")
+        assert (versions(tmp_path, "stored"), versions(tmp_path)) == ([1], [3])
+        assert await restored(c) == [2.0, 2.0]
+        assert len(older + newer) == 4
