@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 from distributed import Client, LocalCluster
-from helpers import live, until
+from helpers import Gate, live, until
 
 import dask_hpc
 from dask_hpc.checkpoint.draft import Draft
@@ -156,3 +156,19 @@ async def test_what_a_script_leaves_that_ends_is_told_in_words(c, s, a, monkeypa
     await a.close()
     await of(s).commits._held._task
     assert "is not held elsewhere yet" not in caplog.text
+
+
+@live(workers=1)
+async def test_what_goes_to_the_store_instead_of_memory_is_waited_for_there(c, s, a, tmp_path, monkeypatch):
+    rt = await dask_hpc.install(c, checkpoint_store=str(tmp_path))
+    gate, begin = Gate(), Store.begin
+    monkeypatch.setattr(Store, "begin", lambda *args: gate.wait(begin(*args)))
+    value = await c.scatter([np.zeros(10)], hash=False)
+    # one host holds no parities of another
+    memory = await rt.checkpoint(value, "value", levels=("L1", "L2"), wait=False)
+    await until(lambda: gate.arrived, "it goes to the store instead")
+    later = await rt.checkpoint(value, "value", wait=False)
+    assert (await later.status())["state"] == "waiting"
+    gate.open()
+    rows = [await (await each.wait()).status() for each in (memory, later)]
+    assert [(row["version"], row["levels"]) for row in rows] == [(1, ["L1", "L3"]), (2, ["L3"])]

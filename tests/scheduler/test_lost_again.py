@@ -73,10 +73,15 @@ async def test_neither_an_older_version_nor_what_the_store_has_becomes_the_newes
         await rt.checkpoint(older, "field", levels=("L1", "L2"))
         newer = await step(c, 2.0, *hosts)
         await rt.checkpoint(newer, "field", levels=("L1", "L2"))
+        # what waits for a result keeps nobody from it
+        never = c.submit(np.zeros, 10, resources={"what no worker has": 1})
+        pending = await rt.checkpoint(never, "field", levels=("L1", "L2"), wait=False)
         task = of(s).commits._held._task
         await lose(s, hosts[1])
         await until(lambda: of(s).commits._held._task is not task, "it is looked for")
         await of(s).commits._held._task
+        await until(lambda: versions(tmp_path), "it is in the store")
+        await pending.cancel()
         await until(lambda: not of(s).commits._tasks, "all is written")
         assert repairs(s)["stored"][:2] == (1, "less")
         assert repairs(s)["stored"][2].endswith("; the store has that version, or a later one")

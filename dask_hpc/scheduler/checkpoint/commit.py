@@ -30,6 +30,8 @@ class Commit:
     #: Folder of the store that it goes to when the memory of hosts does not take it as was asked for, though
     #: that level was not; None: to none.
     instead: str | None = None
+    #: Whether its results may be lost with the next host.
+    urgent: bool = False
     levels: tuple[str, ...] = ()
     #: Of each level that workers write; empty before, and once it has ended.
     writings: dict[str, Writing] = field(default_factory=dict)
@@ -67,6 +69,17 @@ class Commit:
     def place(self) -> tuple[str | None, str]:
         """Folder of the store, if it is written there, and name of the checkpoint."""
         return self.store, self.plan.name
+
+    @property
+    def turns(self) -> list[tuple[str | None, str]]:
+        """What it has for itself while it is written, in this order: its name, then that in its store.
+
+        Of a name also where only one of two is for the store: what is for memory may go there instead, and
+        both are numbered as they were asked for. What is urgent waits for the store alone, and not for
+        results that another one waits for.
+        """
+        name = (None, self.plan.name)
+        return [self.place] if self.urgent or self.place == name else [name, self.place]
 
     def due(self, now_s: float, every_s: float) -> str | None:
         """Why the next version of its name is to be begun, with so much between two; None: not yet."""

@@ -11,7 +11,7 @@ import logging
 import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,7 +74,7 @@ class Commits:
         self._tasks: set[asyncio.Task[None]] = set()
         #: Hears of it while there are some.
         self._at_end = _AtEnd(self._closing)
-        #: One version of a name is written at a time.
+        #: One version of a name is written at a time: see `Commit.turns`.
         self._turns: dict[tuple[str | None, str], asyncio.Lock] = {}
         #: Of what is asked for every so often, by folder and name, the newest is remembered.
         self._repeated: set[tuple[str | None, str]] = set()
@@ -334,7 +334,7 @@ class Commits:
         last = self._latest().get((folder, plan.name))
         # the next version of a loop may have the same plan: that says nothing of results
         if last is None or (last.plan, last.keys) != (plan, tuple(keys)) or last.state == "failed":
-            self.begin(plan, keys, folder, services=services)
+            self.begin(plan, keys, folder, services=services).urgent = True
         return f"; they are written to {folder}"
 
     def _under_way(self, name: str) -> bool:
@@ -347,11 +347,12 @@ class Commits:
     async def _run(
         self, commit: Commit, keys: Sequence[Any], known: Mapping[Any, tuple[Copy, str]] | None
     ) -> None:
-        turn = self._turns.setdefault(commit.place, asyncio.Lock())
         try:
             # after the answer to whoever asked, and before all that they say next
             self._levels.hold(commit, keys, known)
-            async with turn:
+            async with AsyncExitStack() as turns:
+                for each in commit.turns:
+                    await turns.enter_async_context(self._turns.setdefault(each, asyncio.Lock()))
                 commit.state = "writing"
                 notes = await self._levels.write(commit, keys)
         except (CheckpointError, OSError, ValueError) as error:
