@@ -128,6 +128,7 @@ def made(
     written: Sequence[Written],
     home_of: Mapping[str, Home],
     groups: tuple[Group, ...],
+    created_s: float | None = None,
 ) -> Record:
     """The record of a version that was written.
 
@@ -139,13 +140,15 @@ def made(
         Its blocks in the order of the plan; their packs are segments.
     home_of
         The host of each segment.
+    created_s
+        When it was first written, of one that is made again: that is no newer for it. None: now.
     """
     homes = {home: place for place, home in enumerate(dict.fromkeys(home_of.values()))}
     packs = {str(at): str(each.pack) for at, each in enumerate(written)}
     manifest = Manifest(
         plan=plan,
         version=number,
-        created_s=epoch_s(),
+        created_s=epoch_s() if created_s is None else created_s,
         levels=("L1",),
         files={path: (len(content), crc32c(content)) for path, content in plan.files.items()},
         blocks=tuple((each.offset, each.nbytes, each.crc32c) for each in written),

@@ -69,8 +69,11 @@ async def repaired(
     await _verified(pool, written, segments)
     blobs = blobs_of((home_of[str(each.pack)], each) for each in written)
     groups, reason = await protect(pool, blobs, domains, scheme, note)
-    plan, number = record.manifest.plan, record.manifest.version
-    return made(uuid.uuid4().hex, plan, number, written, home_of, tuple(groups)), "" if groups else reason
+    old = record.manifest
+    new = made(
+        uuid.uuid4().hex, old.plan, old.version, written, home_of, tuple(groups), created_s=old.created_s
+    )
+    return new, "" if groups else reason
 
 
 async def _verified(pool: Any, written: Sequence[Written], segments: Iterable[tuple[Home, str]]) -> None:

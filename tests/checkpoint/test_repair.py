@@ -98,6 +98,7 @@ def test_one_host_after_the_other_is_lost_until_too_few_are_left(
     async def lose(there: Hosts, pool: ConnectionPool) -> None:
         await there.start(hosts)
         record = await there.write(pool, scheme)
+        created_s = record.manifest.created_s
         while True:
             # any one of those that hold blocks, then as many more as may be lost at once
             holders = sorted({record.homes[place] for place in record.places}, key=lambda home: home.folder)
@@ -106,6 +107,7 @@ def test_one_host_after_the_other_is_lost_until_too_few_are_left(
             assert {each.lost for each in planned} == {holders[0]}
             record, reason = await repaired(pool, record, there.domains, scheme, lambda home, one: None)
             assert record.all_homes <= set(there.managers)
+            assert record.manifest.created_s == created_s
             await check(pool, record)
             if len(there.managers) <= scheme.parities:
                 break

@@ -7,12 +7,13 @@ from contextlib import AsyncExitStack
 import numpy as np
 import pytest
 from helpers import live, until
-from live_hosts import host, lose, repairs
+from live_hosts import host, lose, records, repairs
 
 import dask_hpc
 from dask_hpc.checkpoint.store import Store
 from dask_hpc.scheduler.checkpoint import held
 from dask_hpc.scheduler.rpc.service import of
+from dask_hpc.worker import host_memory
 
 # nothing of other tests is taken over
 pytestmark = pytest.mark.usefixtures("memory")
@@ -86,5 +87,27 @@ async def test_neither_an_older_version_nor_what_the_store_has_becomes_the_newes
         assert repairs(s)["stored"][:2] == (1, "less")
         assert repairs(s)["stored"][2].endswith("; the store has that version, or a later one")
         assert (versions(tmp_path, "stored"), versions(tmp_path)) == ([1], [3])
-        assert await restored(c) == [2.0, 2.0]
+        assert (await restored(c, "stored"), await restored(c)) == ([5.0, 5.0], [2.0, 2.0])
         assert len(older + newer) == 4
+
+
+@pytest.mark.parametrize("levels", [("L1", "L2"), ("L3",)])
+@live(workers=0)
+async def test_a_version_that_is_made_again_is_no_newer_for_it(c, s, tmp_path, levels):
+    async with AsyncExitStack() as stack:
+        rt = await dask_hpc.install(c, checkpoint_store=str(tmp_path))
+        hosts = [await host(stack, s, name) for name in ("first", "second", "third", "fourth")]
+        older = await step(c, 1.0, *hosts)
+        await rt.checkpoint(older, "field", levels=("L1", "L2"))
+        (before,) = records(s)
+        newer = await step(c, 2.0, hosts[0])
+        await rt.checkpoint(newer, "field", levels=levels)
+        later = [one for one in records(s).values() if one.id != before]
+        holders = {home.folder for one in later for home in one.all_homes}
+        # of the newer one it has nothing: four hosts are two pairs
+        await lose(s, next(one for one in hosts[1:] if str(host_memory.manager_folder(one)) not in holders))
+        await until(lambda: before not in records(s), "what it held is made again")
+        assert len(records(s)) == len(later) + 1
+        assert await restored(c) == [2.0]
+        assert await restored(c, version=1) == [1.0] * 4
+        assert (len(older), len(newer)) == (4, 1)

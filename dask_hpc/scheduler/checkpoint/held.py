@@ -88,6 +88,7 @@ class Held:
         writing: Writing,
         scheme: Scheme | None,
         protect: bool = True,
+        created_s: float | None = None,
     ) -> tuple[tuple[str, ...], str, bool]:
         """Write a version; its results are read from memory from then on. See `Memory.write`.
 
@@ -96,6 +97,8 @@ class Held:
         protect
             Whether they are. The state of a program stays until a newer one of its name has all that
             was asked for, or `let_go` is told.
+        created_s
+            When it was first written, of one that is written again: that is no newer for it. None: now.
 
         Returns
         -------
@@ -109,7 +112,7 @@ class Held:
                 lambda blocks: copies_in(writing.draft, blocks, writing.draft)
             )
         try:
-            copies, note = await self._memory.write(plan, number, writing, scheme)
+            copies, note = await self._memory.write(plan, number, writing, scheme, created_s)
         except BaseException:
             self._protected.give_up(writing.draft)
             raise
@@ -319,8 +322,12 @@ class Held:
         plan, every = _again(version, keys)
         writing = Writing(self._scheduler, self._watched, plan, every, _HOLDER, 0.0)
         self._memory.again(folder)
+        old = self._memory.records.get(folder.removeprefix(MEMORY))
+        created_s = None if old is None else old.manifest.created_s
         try:
-            levels, note, _ = await self.write(plan, version.number, every, writing, version.scheme)
+            levels, note, _ = await self.write(
+                plan, version.number, every, writing, version.scheme, created_s=created_s
+            )
         except (CheckpointError, OSError) as error:
             self._tell(plan.name, version.number, "failed", str(error))
             raise

@@ -108,14 +108,14 @@ class Memory:
         }
 
     async def write(
-        self, plan: Plan, number: int, writing: Writing, scheme: Scheme | None
+        self, plan: Plan, number: int, writing: Writing, scheme: Scheme | None, created_s: float | None
     ) -> tuple[dict[Any, Kept], str]:
         """Have all blocks of a version in the memories of their hosts, and parities of them in others'.
 
         Parameters
         ----------
-        plan, number
-            What it is made of, and which version of its name it is.
+        plan, number, created_s
+            What it is made of, which version of its name it is, and when that was first written; None: now.
         scheme
             None: there are to be no parities.
 
@@ -141,7 +141,7 @@ class Memory:
             groups = {id(copy.group): copy.group for copy, _ in copies.values() if copy.group is not None}
             written = [writing.every[at].written for at in range(plan.count)]
             record = await asyncio.to_thread(
-                made, version.version, plan, number, written, homes, tuple(groups.values())
+                made, version.version, plan, number, written, homes, tuple(groups.values()), created_s
             )
             every = await self._keep(record, version.domains)
             # who has not its record does not know what it names
