@@ -109,6 +109,11 @@ class Receiver:
                 await comm.write({"ok": True})
         return Status.dont_reply
 
+    @property
+    def _stays(self) -> bool:
+        """Whether this worker is not about to end."""
+        return self._worker.status in (Status.running, Status.paused)
+
     async def over(self, flow: str) -> None:
         """A flow takes no steps any more."""
         for place in self._places.values():
@@ -118,7 +123,7 @@ class Receiver:
         """Say that a producer has left, and why if it has failed; whether its flow goes on."""
         # whoever sends now has to ask: some steps can never be whole any more
         place.next = None
-        if self._worker.status not in (Status.running, Status.paused):
+        if not self._stays:
             return False
         try:
             # who is gone without a word has failed, whatever is still to be told
@@ -240,6 +245,9 @@ class Receiver:
             if place.unasked == (number, turn):
                 place.unasked = None
         except (DaskHPCError, OSError) as error:
+            # it may be a result by now: let go of before this worker is gone it would be lost for good, while
+            # what goes with the worker is sent again
+            kept = not self._stays
             logger.info("Step %d of %s is left out: %s", number, place.flow, error)
         finally:
             if not kept:

@@ -1,0 +1,48 @@
+"""A worker that is closed as any other, amid steps: they are sent again."""
+
+from __future__ import annotations
+
+import asyncio
+
+from coupled import opened, started
+from distributed.core import Status
+from helpers import live, within
+from sources import asked, nothing_left, producers
+
+from dask_hpc.wire import COUPLE
+
+
+def by_host(row, *workers):
+    """The worker that has the blocks, and the other one."""
+    return sorted(workers, key=lambda worker: worker.address != row["workers"][0])
+
+
+@live(workers=2, timeout=60)
+async def test_a_worker_that_closes_before_it_hears_that_a_step_is_whole_costs_no_step(c, s, a, b):
+    flow, values = await started(c)
+    async with producers(s, (0, 8), copies=True) as made:
+        await opened(made)
+        assert await asked(made[0], "send", step=0) is True
+        assert await anext(values) == (0, 0.0)
+        goes, stays = by_host(await flow.status(), a, b)
+        receiver, closing = goes.handlers[COUPLE].__self__, []
+        tell = receiver._tell
+
+        async def broken_off(method, **arguments):
+            answer = await tell(method, **arguments)
+            if method == "flow_whole":
+                # what this worker can still say is heard, its calls are broken off
+                closing.append(asyncio.ensure_future(goes.close()))
+                while goes.status != Status.closing:
+                    await asyncio.sleep(0)
+                raise OSError("the connection is closed")
+            return answer
+
+        receiver._tell = broken_off
+        made[0].tell("many", first=1, last=6)
+        made[0].tell("close")
+        assert [each async for each in values] == [(step, float(step)) for step in range(1, 6)]
+        assert len(closing) == 1
+        await within(closing[0])
+    await flow.close()
+    await nothing_left(s, stays)
