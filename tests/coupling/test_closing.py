@@ -1,4 +1,4 @@
-"""A worker that is closed as any other, amid steps: they are sent again."""
+"""A worker that is closed as any other, amid steps: they are sent again, and who has left has left."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import asyncio
 
 from coupled import opened, started
 from distributed.core import Status
-from helpers import live, within
+from helpers import Gate, live, through, until, within
 from sources import asked, nothing_left, producers
 
+from dask_hpc.scheduler.coupling import flow as of_flow
 from dask_hpc.wire import COUPLE
 
 
@@ -44,5 +45,30 @@ async def test_a_worker_that_closes_before_it_hears_that_a_step_is_whole_costs_n
         assert [each async for each in values] == [(step, float(step)) for step in range(1, 6)]
         assert len(closing) == 1
         await within(closing[0])
+    await flow.close()
+    await nothing_left(s, stays)
+
+
+@live(workers=2, timeout=60)
+async def test_a_source_that_closes_while_its_worker_is_closing_has_left(c, s, a, b, monkeypatch):
+    # else who waits for it in vain does so for a minute
+    monkeypatch.setattr(of_flow, "BACK_S", 3.0)
+    monkeypatch.setattr(of_flow, "BACK_STEPS", 0.0)
+    flow, values = await started(c)
+    async with producers(s, (0, 8), copies=True) as made:
+        await opened(made)
+        assert await asked(made[0], "send", step=0) is True
+        assert await anext(values) == (0, 0.0)
+        goes, stays = by_host(await flow.status(), a, b)
+        gate = Gate()
+        c.submit(through, 1, gate, workers=[goes.address], pure=False, key="long")
+        await until(lambda: gate.arrived, "a task runs")
+        closing = asyncio.ensure_future(goes.close())
+        await until(lambda: goes.address not in s.workers, "the worker waits for its task alone")
+        assert await asked(made[0], "send", step=1) is True
+        assert await asked(made[0], "close") == "closed"
+        assert [each async for each in values] == [(1, 1.0)]
+        gate.open()
+        await within(closing)
     await flow.close()
     await nothing_left(s, stays)

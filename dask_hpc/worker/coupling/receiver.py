@@ -104,7 +104,10 @@ class Receiver:
             # one that has not come yet may lack in a step of those that have left
             if (not going or there.left == there.members) and self._places.get((flow, place)) is there:
                 del self._places[flow, place]
-        if closed:
+        if closed and going is None:
+            # the source closes on the worker that comes in the place of this one: nobody else can say so
+            comm.abort()
+        elif closed:
             with suppress(CommClosedError, OSError):
                 await comm.write({"ok": True})
         return Status.dont_reply
@@ -119,12 +122,15 @@ class Receiver:
         for place in self._places.values():
             place.over |= place.flow == flow
 
-    async def _left(self, place: Place, rank: int, closed: bool, sent: int | None, why: str) -> bool:
-        """Say that a producer has left, and why if it has failed; whether its flow goes on."""
+    async def _left(self, place: Place, rank: int, closed: bool, sent: int | None, why: str) -> bool | None:
+        """Say that a producer has left, and why if it has failed; whether its flow goes on.
+
+        None: the scheduler does not know of it, as this worker is about to end.
+        """
         # whoever sends now has to ask: some steps can never be whole any more
         place.next = None
         if not self._stays:
-            return False
+            return None
         try:
             # who is gone without a word has failed, whatever is still to be told
             for task in list(self._running) if closed else ():
@@ -136,7 +142,7 @@ class Receiver:
         except (DaskHPCError, OSError) as error:
             name = place.flow
             logger.info("The scheduler could not be told that rank %d of %s has gone: %s", rank, name, error)
-            return False
+            return False if self._stays else None
 
     async def _tell(self, method: str, **arguments: Any) -> Any:
         try:
