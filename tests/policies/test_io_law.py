@@ -46,6 +46,21 @@ def test_two_sizes_are_met_and_their_error_is_not_known():
     assert law.fit({3: [5.0, 6.0]}) is None
 
 
+@pytest.mark.parametrize("ratio", [1.01, 2, 15, 1e6])
+@pytest.mark.parametrize("nodes", [63, 255, 1000])
+@pytest.mark.parametrize("more", [{}, {1: [100.0]}, {1: [100.0], 2: [50.0]}])
+def test_neighbouring_sizes_that_differ_by_chance_are_no_law_that_no_number_holds(more, nodes, ratio):
+    request = JobRequest(name="j", min_nodes=1, max_nodes=4096)
+    for low, high in ((nodes, nodes + 1), (nodes + 1, nodes)):
+        io_s = more | {low: [10.0], high: [10.0 * ratio]}
+        task_s = {n: [1e9] for n in io_s}
+        shares = law.shares_by_size(request, io_s, task_s)
+        assert {n: shares[n] for n in io_s} == {n: value / 1e9 for n, (value,) in io_s.items()}
+        assert all(0 <= share <= 1 for share in shares.values())
+    # what no nodes account for says nothing of other sizes
+    assert law.fit({63: [1.0], 64: [2.0]}) is None
+
+
 def test_one_slow_run_does_not_count_for_more_than_one():
     runs = {n: [8 / n, 8 / n, 8 / n] for n in SIZES}
     runs[2].append(400.0)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median
 from typing import Literal
 
 from dask_hpc_policies.jobs.constraints import legal_sizes
@@ -22,6 +22,9 @@ Kind = Literal["power", "amdahl"]
 Rows = Sequence[tuple[int, float]]
 #: A law is tabulated at so many sizes at most; between them it is straight.
 _MOST_SIZES = 64
+#: No power law is steeper, up or down: two neighbouring sizes that differ by chance would make it one that
+#: no number holds at others.
+_STEEPEST = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,8 @@ class Law:
 def fit(found: Mapping[int, Sequence[float]]) -> Law | None:
     """The law of values by number of nodes; None while fewer than two sizes have a value above 0.
 
-    With two sizes both laws meet them: it is Amdahl's then, where its parts are not below nothing.
+    With two sizes both laws meet them: it is Amdahl's then, where its parts are not below nothing. None also
+    where neither does: the values differ more between them than nodes account for.
     """
     rows = [(n, middle) for n, values in sorted(found.items()) if values and (middle := median(values)) > 0]
     if len(rows) < 2:
@@ -63,7 +67,7 @@ def fit(found: Mapping[int, Sequence[float]]) -> Law | None:
     kinds: tuple[Kind, ...] = ("amdahl", "power")
     if len(rows) == 2:
         meets = [kind for kind in kinds if all(math.isclose(_at(kind, rows, n), y) for n, y in rows)]
-        return Law(meets[0], *_FITS[meets[0]](rows), None, sizes)
+        return Law(meets[0], *_FITS[meets[0]](rows), None, sizes) if meets else None
     error, kind = min(((_left_out(kind, rows), kind) for kind in kinds), key=lambda each: each[0])
     return Law(kind, *_FITS[kind](rows), error, sizes)
 
@@ -109,8 +113,10 @@ def _at(kind: Kind, rows: Rows, n: int) -> float:
 
 
 def _power(rows: Rows) -> tuple[float, float]:
-    slope, level = _line([(math.log(n), math.log(value), 1.0) for n, value in rows])
-    return math.exp(level), slope
+    points = [(math.log(n), math.log(value)) for n, value in rows]
+    slope, _ = _line([(x, y, 1.0) for x, y in points])
+    slope = max(-_STEEPEST, min(_STEEPEST, slope))
+    return math.exp(fmean(y - slope * x for x, y in points)), slope
 
 
 def _amdahl(rows: Rows) -> tuple[float, float]:
