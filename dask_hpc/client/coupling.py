@@ -195,11 +195,11 @@ class Flow:
         return {**row, "done": self._done, "callback_error": self._callback_error}
 
     async def _analyse(self, function: Callable[..., Any], name: str, said: dict[str, Any]) -> None:
-        if self._outcome is not None:
-            raise CouplingError(self._outcome or f"flow {self.name!r} has ended")
-        if name in self._analyses:
-            raise ValueError(f"name is {name!r}, which another analysis of {self.name!r} has; choose another")
-        async with self._joining, self._extending:
+        async with self._joining, self._extending:  # one after the other, of those of one name too
+            if self._outcome is not None:
+                raise CouplingError(self._outcome or f"flow {self.name!r} has ended")
+            if name in self._analyses:
+                raise ValueError(f"name is {name!r}, which an analysis of {self.name!r} has; choose another")
             first = self._begun
             said, turns = {**said, "first": first}, (first, self._submitted)
             await self._channel.ask("flow_analyse", flow=self._id, analysis=name, said=said, turns=turns)

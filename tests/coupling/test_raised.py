@@ -100,6 +100,22 @@ async def test_a_callback_that_raises_is_told_in_the_status_and_the_flow_goes_on
 
 
 @live(workers=1, timeout=60)
+async def test_of_analyses_that_are_given_one_name_at_once_the_second_is_refused(c, s, a):
+    flow, _ = await started(c)
+    both = [flow.analyse(lambda ds, which=which: which, name="which") for which in (1, 2)]
+    first, second = await asyncio.gather(*both, return_exceptions=True)
+    assert (first, type(second)) == (None, ValueError)
+    assert str(second).startswith("name is 'which', which an analysis of 'heat' has")
+    values = flow.results("which", timeout=30)
+    async with producers(s, (0, 8)) as made:
+        await opened(made)
+        made[0].tell("send", step=0)
+        assert await anext(values) == (0, 1)
+    await flow.close()
+    await nothing_left(s, a)
+
+
+@live(workers=1, timeout=60)
 async def test_a_flow_whose_declaration_is_interrupted_leaves_its_name_to_the_next_one(c, s, a, monkeypatch):
     rt = await dask_hpc.install(c)
     couple = of(s)._methods["couple"]
