@@ -188,6 +188,7 @@ class Source:
             By `send` inside of it.
         """
         within = self._held
+        check_caller(self._loop, self._process)  # what is refused holds nothing
         self._hold(True)
         try:
             yield

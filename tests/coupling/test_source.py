@@ -61,6 +61,19 @@ async def test_a_source_goes_on_that_is_called_where_it_cannot_be_and_whose_proc
 
 
 @live(workers=1, timeout=60)
+async def test_a_source_that_may_not_communicate_where_it_is_called_sends_all_the_same(c, s, a):
+    flow, values = await started(c)
+    source = await asyncio.to_thread(dask_hpc.Source, "heat", s.address, timeout=20)
+    with pytest.raises(RuntimeError, match="a Source blocks: call it outside"), source.communicating():
+        pytest.fail("it is refused")
+    assert await asyncio.to_thread(source.send, 0, {"T": whole(0)}) is True
+    assert await anext(values) == (0, 0.0)
+    await asyncio.to_thread(source.close)
+    await flow.close()
+    await nothing_left(s, a)
+
+
+@live(workers=1, timeout=60)
 async def test_what_ends_the_block_of_a_source_is_raised_and_told_wherever_that_is(c, s, a):
     def left(source: dask_hpc.Source) -> None:
         # the name of a file, say, that is no UTF-8
