@@ -23,7 +23,7 @@ from dask_hpc.client.datasets import kept_dataset
 from dask_hpc.client.flow_graph import StepGraph
 from dask_hpc.client.inside import Inside
 from dask_hpc.client.readers import Reader, held_by, why_gone
-from dask_hpc.client.turns import Analysis, Spawned, Turn, check_function, hand_out, lose, unneeded, value_of
+from dask_hpc.client.turns import Analysis, Spawned, Turn, as_sent, hand_out, lose, unneeded, value_of
 from dask_hpc.errors import CouplingError, InstallError
 from dask_hpc.show import line
 from dask_hpc_policies.coupling import contract
@@ -91,7 +91,8 @@ class Flow:
         ----------
         function
             Gets an `xarray.Dataset` of NumPy arrays, in a task on a worker; its first dimension, ``step``,
-            has `window` steps. What it returns is the value.
+            has `window` steps. What it returns is the value. It is sent as it is now, with what it refers
+            to.
         name
             What the value is called, for `results`.
         window
@@ -113,8 +114,7 @@ class Flow:
             When the flow has ended, or no node has the role that `where` needs.
         """
         said = contract.said_of(name, window, every, where, one_core_s, memory_bytes)
-        check_function(function, name)
-        return self._channel.run(self._analyse, function, name, said)
+        return self._channel.run(self._analyse, as_sent(function, name), name, said)
 
     def on_step(self, callback: Callable[[int, Any], Any]) -> Any:
         """Have ``callback(step, dataset)`` called here for every step, from the next one on.

@@ -154,8 +154,8 @@ class Spawned:
             await asyncio.wait(left)
 
 
-def check_function(function: Any, analysis: str) -> None:
-    """See that what an analysis calls can be sent to workers.
+def as_sent(function: Any, analysis: str) -> Callable[..., Any]:
+    """What an analysis calls, as workers get it now: what it refers to may change here later.
 
     Raises
     ------
@@ -167,10 +167,12 @@ def check_function(function: Any, analysis: str) -> None:
     if inspect.iscoroutinefunction(function):
         raise TypeError(f"function of {analysis!r} is a coroutine function; needed: one that gives its value")
     try:
-        dumps(function)
+        # it is sent with every few steps: from an arbitrary one on it would be another
+        copy: Callable[..., Any] = loads(dumps(function))
     except Exception as error:  # whatever objects of users raise
         text = f"function of {analysis!r} cannot be sent to workers, with what it refers to: {error}"
         raise TypeError(text) from None
+    return copy
 
 
 def unneeded(turns: Iterable[int], flight: Sequence[int], begun: int, widest: int) -> list[int]:

@@ -10,7 +10,7 @@ import threading
 
 import numpy as np
 import pytest
-from coupled import FIELDS, HALVES, first, opened, rings, started
+from coupled import FIELDS, HALVES, Refers, first, opened, rings, started
 from distributed import Client
 from distributed.diagnostics.plugin import SchedulerPlugin
 from helpers import Gate, live, until
@@ -381,11 +381,10 @@ async def test_what_somebody_else_wants_of_a_closed_flow_has_the_priority_that_s
 
 
 @live(workers=1, timeout=60)
-async def test_a_flow_whose_analysis_cannot_be_sent_any_more_fails_on_both_ends(c, s, a):
+async def test_a_flow_whose_analysis_cannot_be_sent_any_more_fails_on_both_ends(c, s, a, monkeypatch):
     flow, values = await started(c)
-    refers = []
-    await flow.analyse(lambda ds: len(refers), name="refers")
-    refers.append(threading.Lock())
+    await flow.analyse(Refers(), name="refers")
+    monkeypatch.setattr(Refers, "to", threading.Lock())
     async with producers(s, (0, 8)) as made:
         with pytest.raises(CouplingError, match=r"flow 'heat' has failed: .*serialize"):
             await anext(values)

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import encrypted
 import pytest
-from coupled import FIELDS, HALVES, first, opened, rings, started, under_way
+from coupled import FIELDS, HALVES, Refers, first, opened, rings, started, under_way
 from distributed import Client, Scheduler, Security, Worker, wait
 from distributed.utils_test import gen_test
 from helpers import Gate, live, through, until
@@ -352,20 +352,18 @@ async def test_blocks_that_come_while_the_task_of_a_failed_step_runs_leave_the_w
 
 
 class FromElsewhere:
-    """What an analysis calls, of a module that the client alone has."""
-
-    def __call__(self, data):
-        return None
+    """What an analysis refers to, of a module that the client alone has."""
 
     def __reduce__(self):
         return importlib.import_module, ("module_of_the_client_alone",)
 
 
 @live(workers=1, timeout=60)
-async def test_an_analysis_that_the_scheduler_cannot_import_fails_the_flow(c, s, a):
+async def test_an_analysis_that_the_scheduler_cannot_import_fails_the_flow(c, s, a, monkeypatch):
     rt = await dask_hpc.install(c)
     flow = await rt.couple("heat", FIELDS)
-    await flow.analyse(FromElsewhere(), name="alone")
+    await flow.analyse(Refers(), name="alone")
+    monkeypatch.setattr(Refers, "to", FromElsewhere())
     values = flow.results("alone", timeout=20)
     async with producers(s, *HALVES) as made:
         await opened(made)

@@ -100,6 +100,22 @@ async def test_a_callback_that_raises_is_told_in_the_status_and_the_flow_goes_on
 
 
 @live(workers=1, timeout=60)
+async def test_an_analysis_stays_what_it_was_whatever_becomes_of_what_it_refers_to(c, s, a):
+    flow, limits = (await started(c))[0], [300]
+    await flow.analyse(lambda ds: limits[0], name="limit")
+    values = flow.results("limit", timeout=30)
+    limits[0] = 310
+    async with producers(s, (0, 8)) as made:
+        await opened(made)
+        # those of later steps are sent to the scheduler later
+        made[0].tell("many", first=0, last=24)
+        made[0].tell("close")
+        assert [each async for each in values] == [(step, 300) for step in range(24)]
+    await flow.close()
+    await nothing_left(s, a)
+
+
+@live(workers=1, timeout=60)
 async def test_of_analyses_that_are_given_one_name_at_once_the_second_is_refused(c, s, a):
     flow, _ = await started(c)
     both = [flow.analyse(lambda ds, which=which: which, name="which") for which in (1, 2)]
