@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,7 +69,8 @@ def place(
     FILE has a YAML document for each application, with platform, simulation and analyses (format:
     dask_hpc.sim.formats.placement_file). The plan says on how many nodes the simulation runs, with how many
     helper cores on each for the analyses in situ; all other nodes are for those in transit. exact_nodes
-    and exact_cores are what the closed form gives before whole numbers and memory.
+    and exact_cores are what the closed form gives before whole numbers and memory; exact_step_s is null where
+    one side has so little of the work that it comes out without any node.
     """
     from dask_hpc.sim.formats.placement_file import read
 
@@ -104,7 +106,8 @@ def _row(found: Placement, solve_s: float, steps: int) -> dict[str, Any]:
         "run_s": found.run_s(steps),
         "exact_nodes": found.exact.nodes,
         "exact_cores": found.exact.helper_cores,
-        "exact_step_s": found.exact_step_s,
+        # what has no node takes for ever, which JSON has no number for
+        "exact_step_s": found.exact_step_s if math.isfinite(found.exact_step_s) else None,
     }
 
 

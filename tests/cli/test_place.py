@@ -65,6 +65,20 @@ def test_a_json_line_for_each_application(file: Path) -> None:
     assert sorted(free["in_situ"] + free["in_transit"]) == ["a", "b", "c"]
 
 
+def test_a_closed_form_that_leaves_one_side_no_node_has_no_step(file: Path) -> None:
+    # the simulation has all of the work but 8e-11 s
+    file.write_text(
+        """
+platform: {nodes: 50, cores: 8, memory_bytes: 64e9, bandwidth_bytes_s: 12.5e9}
+simulation: {one_core_s: 4e8, memory_bytes: 2.4e12}
+analyses: [{name: flag, one_core_s: 0, memory_bytes: 1, where: in-transit}]
+"""
+    )
+    for options in ((), ("--method", "packs"), ("--mode", "synchronous")):
+        (found,) = placed(file, *options)
+        assert (found["nodes"], found["exact_nodes"], found["exact_step_s"]) == (49, 50, None)
+
+
 def test_every_method_mode_and_rounding(file: Path) -> None:
     least_s = {mode: placed(file, "--mode", mode)[1]["step_s"] for mode in ("asynchronous", "synchronous")}
     assert least_s["synchronous"] < least_s["asynchronous"]
