@@ -304,6 +304,15 @@ def test_who_is_behind_is_told_of_each_step_what_the_others_were() -> None:
     assert [turns.ask(1, step) for step in range(100)] == told == [Verdict(0), *[Verdict(None)] * 99]
 
 
+def test_a_step_that_is_forgotten_does_not_go_on_and_is_no_other_one() -> None:
+    turns = Turns(2, "drop-oldest", 1)
+    assert [turns.ask(0, step).turn for step in range(100)] == list(range(100))
+    assert 1 not in turns._steps
+    assert [turns.took(0, step, step) for step in (0, 1, 99)] == [True, False, True]
+    with pytest.raises(ValueError, match="step 1 was sent where other producers have sent 99"):
+        turns.took(0, 1, 99)
+
+
 def test_a_step_lacks_blocks_of_who_has_left_before_it_and_of_nobody_else() -> None:
     turns = Turns(4, "wait", 2)
     for step in (3, 5, 7):

@@ -117,6 +117,9 @@ async def test_a_rank_goes_on_beyond_a_step_that_was_left_out_while_another_asks
         assert [await told(one) for one in made] == [True, True]
         # nobody reads yet: there is no room
         assert await asked(made[0], "send", step=1) is False
+        # as where a worker has come in the place of another, which knows of no step that was left out
+        (place,) = asks._places.values()
+        place.out.clear()
         made[1].tell("send", step=1)
         await until(lambda: begun == [0, 1, 1], "it asks")
         assert await asked(made[0], "send", step=2) is False
@@ -125,6 +128,25 @@ async def test_a_rank_goes_on_beyond_a_step_that_was_left_out_while_another_asks
         assert await anext(values) == (0, 0.0)
     await flow.close()
     await nothing_left(s, a)
+
+
+@live(workers=1, timeout=60)
+async def test_a_rank_far_behind_another_of_its_worker_is_told_what_that_was_told(c, s, a):
+    for when_full, steps in (("drop-newest", [0, 1]), ("drop-oldest", [0, 99])):
+        flow, values = await started(c, queue=2, when_full=when_full)
+        async with producers(s, *HALVES) as made:
+            await opened(made)
+            (place,) = a.handlers[COUPLE].__self__._places.values()
+            # the scheduler remembers fewer
+            for one in made:
+                one.tell("many", first=0, last=100)
+                assert sum(await told(one)) == 100
+            assert (place.out, place.steps) == ({}, {})
+            for one in made:
+                one.tell("close")
+            assert [each async for each in values] == [(step, float(step)) for step in steps]
+        await flow.close()
+        await nothing_left(s, a)
 
 
 def test_of_steps_that_went_to_a_lost_worker_those_stay_that_are_sent_again() -> None:

@@ -44,6 +44,8 @@ class Place:
     layout: list[Any] | None = None
     #: Ranks that were here and are not any more.
     left: set[int] = field(default_factory=set)
+    #: Steps that were left out, and to how many producers that is still to be told.
+    out: dict[int, int] = field(default_factory=dict)
     #: Held while the scheduler is told that a step is whole: one after the other.
     telling: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -66,6 +68,12 @@ class Place:
             return None
         self.unasked, self.next = (number, turn), turn + 1
         return turn
+
+    def leave_out(self, number: int) -> None:
+        """A producer is told that a step is left out; so is each of the others, however far behind it is."""
+        left = self.out.pop(number, len(self.members)) - 1
+        if left:
+            self.out[number] = left
 
     def drop(self, last: int | None, rank: int, again: Container[int]) -> None:
         """Let go of steps that a producer has sent to a worker that is lost, and does not send again."""

@@ -174,6 +174,10 @@ class Receiver:
                 raise ValueError(
                     f"step is {number}; allowed: {earlier}, which other producers have sent, comes first"
                 )
+        if number in place.out and not place.over:
+            # the scheduler may not know of it any more
+            place.leave_out(number)
+            return False
         step = place.steps.get(number)
         if step is None:
             verdict = asyncio.ensure_future(self._ask(place, number, message.get("again", False)))
@@ -190,6 +194,7 @@ class Receiver:
             raise
         if turn is None:
             place.steps.pop(number, None)
+            place.leave_out(number)
             return False
         step.blocks[rank], step.layouts[rank], producer.layout = blocks, layout, layout
         if step.blocks.keys() == place.members:

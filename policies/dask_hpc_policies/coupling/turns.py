@@ -129,7 +129,7 @@ class Turns:
         self._forget()
 
     def took(self, place: int, step: int, turn: int) -> bool:
-        """A place has taken a step unasked; whether it goes on: it may be lost by now.
+        """A place has taken a step; whether it goes on: it may be lost by now, or forgotten as that old.
 
         Raises
         ------
@@ -140,6 +140,9 @@ class Turns:
         if known is None and turn == self.given and (self._last is None or step > self._last):
             self._begin(place, step, turn)
             return True
+        if known is None and turn < self.given and turn not in self._taken and turn not in self.flight:
+            # all places have had it: what comes now is of a producer far behind the others of its place
+            return False
         if known is None or known.turn not in (None, turn):
             other = self.flight.get(turn)
             raise ValueError(
