@@ -188,16 +188,20 @@ class Protected:
         """Protect no more what nobody needs now and old versions of a name alone have.
 
         In a loop each step hangs on the one before: nobody holds that, and it is not forgotten either, so
-        that every version would be in use as long as the loop goes on. It is made as before again.
+        that every version would be in use as long as the loop goes on. It is made as before again. Where
+        that cannot be it stays: what was made from it could not be made again either.
         """
         if not old & self._uses.keys():
             return
         for key in reads.unneeded(self._scheduler, list(self._of)):
             one = self._of[key]
-            if not one.always and all(copy.folder in old for copy in one.copies):
-                if one.lineage is not None and not lineage.put_back(self._scheduler, key, one.lineage):
-                    self._remade.outdate()
-                self._drop(key)
+            if one.always or not all(copy.folder in old for copy in one.copies):
+                continue
+            if (made := one.lineage) is not None:
+                if not lineage.whole(self._scheduler, made):
+                    continue
+                lineage.put_back(self._scheduler, key, made)
+            self._drop(key)
 
     def leave_memory(self, folders: Set[str]) -> bool:
         """Read the results of versions in memory from the store alone, if it has them all; whether it has."""
@@ -233,10 +237,11 @@ class Protected:
         self._untold.clear()
         for key, state in reads.states(self._scheduler, list(self._of)).items():
             one = self._of[key]
-            made = one.lineage
-            # what is nowhere else goes on to be read, whenever that is
-            if made is not None and (state == "memory" or (state == "released" and not one.always)):
-                lineage.put_back(self._scheduler, key, made)
+            if (made := one.lineage) is not None and state in ("memory", "released"):
+                # what is nowhere else goes on to be read, whenever that is
+                stays = any(map(staying, one.copies)) and not lineage.whole(self._scheduler, made)
+                if state == "memory" or not (one.always or stays):
+                    lineage.put_back(self._scheduler, key, made)
             self._drop(key)
 
     # ------------------------------------------------------------------ events
@@ -279,12 +284,8 @@ class Protected:
         if one.bad is None or one.lineage is None:
             return
         again = lineage.fall_back(self._scheduler, key, one.lineage)
-        logger.error(
-            "Protected result %r %s: no copy is of use (%s)",
-            key,
-            "is computed again" if again else "is lost",
-            one.bad,
-        )
+        what = "is computed again" if again else "is lost"
+        logger.error("Protected result %r %s: no copy is of use (%s)", key, what, one.bad)
         if again:
             self.recomputed += 1
             self._state.read_back.discard(key)

@@ -89,17 +89,21 @@ def put_back(scheduler: Scheduler, key: Any, lineage: Lineage) -> bool:
     return not ts.has_lost_dependencies
 
 
+def whole(scheduler: Scheduler, lineage: Lineage) -> bool:
+    """Whether a task can be made as before `stand_in`: all that needs is there still, and has not failed."""
+    gone = any(
+        scheduler.tasks.get(dts.key) is not dts or dts.state == "erred" for dts in lineage.dependencies
+    )
+    return not (lineage.run_spec is None or lineage.has_lost_dependencies or gone)
+
+
 def fall_back(scheduler: Scheduler, key: Any, lineage: Lineage) -> bool:
     """Have a task that is about to be placed anew be made as before `stand_in`; whether that can be done.
 
     If not, it is about to be forgotten, as all that needs it.
     """
-    ts = scheduler.tasks[key]
-    gone = any(
-        scheduler.tasks.get(dts.key) is not dts or dts.state == "erred" for dts in lineage.dependencies
-    )
-    if lineage.run_spec is None or lineage.has_lost_dependencies or gone:
-        ts.has_lost_dependencies = True
+    if not whole(scheduler, lineage):
+        scheduler.tasks[key].has_lost_dependencies = True
         return False
     put_back(scheduler, key, lineage)
     return True
