@@ -108,7 +108,10 @@ class ToLevels:
     ) -> Writing:
         holder = f"{_STIMULUS}-{commit.id}-{level}"
         unknown_s = UNKNOWN_S if commit.job is None else 0.0
-        return Writing(self._scheduler, self._watched, commit.stored, keys, holder, unknown_s, known)
+        writing = Writing(self._scheduler, self._watched, commit.stored, keys, holder, unknown_s, known)
+        # what is called as one that was forgotten, now or later, is not what an earlier version has
+        writing.forgotten.update(key for key in known or () if key not in self._protected.in_versions)
+        return writing
 
     async def _write_memory(self, commit: Commit, keys: Sequence[Any]) -> tuple[str, bool]:
         """Levels L1 and L2; gives why there is less of them than was asked for, and whether fewer
@@ -214,7 +217,7 @@ class ToLevels:
         commit.levels = (*commit.levels, "L3")
         copies = _copies(writing.blocks, version.path)
         if commit.protect:
-            self._protected.add(copies)
+            self._protected.add({key: copies[key] for key in copies.keys() - writing.forgotten})
             self._held.stored(name, in_memory)
             await self._reading.protects(version.path)
         if commit.job is not None:

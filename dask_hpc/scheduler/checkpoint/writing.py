@@ -114,6 +114,8 @@ class Writing:
         self._unknown: set[Any] = set()
         #: Results that workers could not make bytes of.
         self.unwritable: set[Any] = set()
+        #: Results that were forgotten: what is called so by the time that all is written is another one.
+        self.forgotten: set[Any] = set()
         self._held: set[Any] = set()
         #: Results in memory that no worker was asked for yet, and those that workers will be asked for; calls
         #: that are under way, with the worker and the bytes of results.
@@ -136,7 +138,7 @@ class Writing:
         self.lease: Lease | None = None
         self._moves = asyncio.Event()
         # from now on: what is forgotten before the first block is written must not be waited for
-        for key in self._left:
+        for key in self._places:
             watched.watch(key, self._moved)
         states = reads.states(scheduler, self._left)
         self._unknown = {key for key in self._left if key not in states}
@@ -195,8 +197,7 @@ class Writing:
     def end(self) -> None:
         """Look at the results no more, and let go of them."""
         for key in self._places:
-            if key not in self._known:
-                self._watched.unwatch(key, self._moved)
+            self._watched.unwatch(key, self._moved)
         held, self._held = self._held, set()
         if held:
             writes.want_no_more(self._scheduler, held, self._holder, _STIMULUS)
@@ -245,6 +246,8 @@ class Writing:
 
     def _moved(self, key: Any, start: str, finish: str) -> None:
         self._unknown.discard(key)
+        if finish == "forgotten":
+            self.forgotten.add(key)
         if key not in self._left:
             return
         if finish == "memory":
