@@ -93,6 +93,8 @@ class MemoryCopy:
     start: int = 0
     #: As long as the version is not whole, its name; else empty.
     draft: str = ""
+    #: Name of the checkpoint that it is a version of.
+    of: str = ""
 
     @property
     def folder(self) -> str:
@@ -181,7 +183,7 @@ def copies_of(record: Record) -> list[MemoryCopy]:
         if home in blobs:
             group, blob, of_home = blobs[home]
             start = of_home.start(str(written.pack))
-        found.append(MemoryCopy(record.id, array, number, written, home, group, blob, start))
+        found.append(MemoryCopy(record.id, array, number, written, home, group, blob, start, of=record.name))
     return found
 
 

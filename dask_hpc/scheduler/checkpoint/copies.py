@@ -10,7 +10,7 @@ from dask_hpc.scheduler.tables.small import size
 from dask_hpc.worker.saved import AnyCopy, Copy, MemoryCopy
 from dask_hpc.worker.small import SmallCopy
 
-#: Versions of one result in the store that are tried; in memory there is one.
+#: Versions of one result in the store that are tried; in memory there is one of each name.
 _COPIES = 2
 
 
@@ -20,14 +20,17 @@ def with_newer(copy: AnyCopy, before: Sequence[AnyCopy], beside: bool) -> tuple[
     Parameters
     ----------
     beside
-        Whether an older copy in the memory of a host of which others have parities stays.
+        Whether an older copy of its name in the memory of a host of which others have parities stays. Those
+        of other names do: they may survive more.
     """
     every = [copy, *(each for each in before if whole(each) or each.name != copy.name)]
     in_memory = [each for each in every if isinstance(each, MemoryCopy)]
+    of = copy.of if isinstance(copy, MemoryCopy) else None
+    older = [each for each in in_memory if each.of == of and each is not copy]
     return (
         *[each for each in every if isinstance(each, SmallCopy)][:1],
-        *in_memory[:1],
-        *[each for each in in_memory[1:] if beside and each.group is not None][:1],
+        *[each for each in in_memory if each.of != of or each is copy],
+        *[each for each in older if beside and each.group is not None][:1],
         *[each for each in every if isinstance(each, Copy)][:_COPIES],
     )
 
@@ -62,10 +65,18 @@ class InVersions(Container[Any]):
     """Keys of results that a version has, in the store or in memory, and still has when they are back."""
 
     copies_of: Callable[[Any], tuple[AnyCopy, ...]]
+    #: Name of the versions in memory that count alone; None: all count.
+    name: str | None = None
 
     def __contains__(self, key: object) -> bool:
         copies = lasting(self.copies_of(key))
+        if self.name is not None:
+            copies = tuple(each for each in copies if isinstance(each, MemoryCopy) and each.of == self.name)
         return any(whole(copy) and not isinstance(copy, SmallCopy) for copy in copies)
+
+    def in_memory(self, name: str) -> InVersions:
+        """Those that versions of this name in memory have."""
+        return InVersions(self.copies_of, name)
 
 
 def small_bytes(copies: Sequence[AnyCopy]) -> int:

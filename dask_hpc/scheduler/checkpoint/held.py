@@ -109,7 +109,7 @@ class Held:
         self._kept.make_room(plan.name, not protect)
         if protect:
             writing.wrote = self._protected.from_draft(
-                lambda blocks: copies_in(writing.draft, blocks, writing.draft)
+                lambda blocks: copies_in(writing.draft, blocks, plan.name, writing.draft)
             )
         try:
             copies, note = await self._memory.write(plan, number, writing, scheme, created_s)

@@ -136,7 +136,7 @@ class Memory:
         writing.draft = version.version
         try:
             await writing.run(version.call)
-            copies, note = await self._protect(version, writing, scheme)
+            copies, note = await self._protect(version, writing, scheme, plan.name)
             homes = {str(block.pack): home for home, block in writing.held}
             groups = {id(copy.group): copy.group for copy, _ in copies.values() if copy.group is not None}
             written = [writing.every[at].written for at in range(plan.count)]
@@ -237,9 +237,9 @@ class Memory:
         return InMemory(domains, manager, self._state.settings.checkpoint_transfer, tuple(self._over))
 
     async def _protect(
-        self, version: InMemory, writing: Writing, scheme: Scheme | None
+        self, version: InMemory, writing: Writing, scheme: Scheme | None, name: str
     ) -> tuple[dict[Any, Kept], str]:
-        copies = copies_in(version.version, writing.blocks)
+        copies = copies_in(version.version, writing.blocks, name)
         self._note(version, writing)
         if scheme is None:
             return copies, ""
@@ -390,11 +390,11 @@ class Memory:
         self._watched.leave(self)
 
 
-def copies_in(version: str, blocks: Mapping[Any, Block], draft: str = "") -> dict[Any, Kept]:
-    """Copies of results in a version in memory (its name as long as it is not whole: `draft`)."""
+def copies_in(version: str, blocks: Mapping[Any, Block], of: str, draft: str = "") -> dict[Any, Kept]:
+    """Copies of results in a version of `of` in memory (its name as long as it is not whole: `draft`)."""
     made: dict[Any, Kept] = {}
     for key, block in blocks.items():
         assert block.home is not None
-        copy = MemoryCopy(version, block.array, block.number, block.written, block.home, draft=draft)
+        copy = MemoryCopy(version, block.array, block.number, block.written, block.home, draft=draft, of=of)
         made[key] = copy, block.type_name
     return made

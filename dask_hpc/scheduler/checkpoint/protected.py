@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Container, Mapping, Set
+from collections.abc import Callable, Collection, Mapping, Set
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -63,7 +63,7 @@ class Protected:
         self._of: dict[Any, Result] = {}
         self._remade = Remade(state)
         #: Keys of those that a version has: they are the same results as when they were written.
-        self.in_versions: Container[Any] = InVersions(self._copies)
+        self.in_versions = InVersions(self._copies)
         #: Keys by the name of the newest copy: what workers say is about a copy.
         self._keys: dict[str, Any] = {}
         #: What came back and is to be made as before.
@@ -96,7 +96,7 @@ class Protected:
         Parameters
         ----------
         beside
-            Whether an older copy in the memory of a host of which others have parities stays.
+            Whether an older copy of its name in the memory of a host of which others have parities stays.
         doubtful
             Those that stock could not make again, where that is known.
         """
@@ -120,9 +120,8 @@ class Protected:
                 # nobody computes it, and it is not provided twice
                 copy = replace(copy, passing=False)
             self._have(key, one, with_newer(copy, one.copies, beside))
-            if one.lineage is not None:
-                lineage.renew(self._scheduler, key, one.reading(key))
-            elif states[key] == "released" or (one.always and states[key] == "memory"):
+            again = states[key] == "released" or (one.always and states[key] == "memory")
+            if one.lineage is None and again:
                 # what was lost since it was written is being made again otherwise, and stood in for then
                 self._stand_in(key, one)
         for key in awaited:
@@ -195,11 +194,15 @@ class Protected:
             return
         for key in reads.unneeded(self._scheduler, list(self._of)):
             one = self._of[key]
-            if one.always or not all(copy.folder in old for copy in one.copies):
+            made, left = one.lineage, tuple(copy for copy in one.copies if copy.folder not in old)
+            stays = one.always or (made is not None and not lineage.whole(self._scheduler, made))
+            if stays or left == one.copies:
                 continue
-            if (made := one.lineage) is not None:
-                if not lineage.whole(self._scheduler, made):
-                    continue
+            if left:
+                # versions of several names have it, and each is let go of in its turn
+                self._have(key, one, left)
+                continue
+            if made is not None:
                 lineage.put_back(self._scheduler, key, made)
             self._drop(key)
 
@@ -209,8 +212,6 @@ class Protected:
         there = all(stored(one.copies) for _, one in held)
         for key, one in held if there else ():
             self._have(key, one, tuple(copy for copy in one.copies if copy.folder not in folders))
-            if one.lineage is not None:
-                lineage.renew(self._scheduler, key, one.reading(key))
         return bool(held) and there
 
     def sole(self, addresses: Collection[str], leaving: Collection[str]) -> dict[str, list[Any]]:
@@ -384,6 +385,8 @@ class Protected:
                     self._unused.add(copy.folder)
         self.small_bytes += small_bytes(copies) - small_bytes(one.copies)
         one.copies = copies
+        if copies and one.lineage is not None:
+            lineage.renew(self._scheduler, key, one.reading(key))
 
     def _copies(self, key: Any) -> tuple[AnyCopy, ...]:
         return one.copies if (one := self._of.get(key)) is not None else ()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Collection, Container, Iterable, Mapping, Set
+from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from dask_hpc.checkpoint.plan import Plan
 from dask_hpc.checkpoint.store import Store
 from dask_hpc.checkpoint.versions import numbers
 from dask_hpc.errors import CheckpointError
+from dask_hpc.scheduler.checkpoint.copies import InVersions
 from dask_hpc.scheduler.internals import reads
 from dask_hpc.worker.saved import Copy, MemoryCopy
 from dask_hpc_policies.wording import counted
@@ -54,9 +55,12 @@ class Results:
     #: The newest version of the name when it is a program's, which nobody has said may be replaced.
     theirs: str = ""
 
-    def saved(self, protected: Container[Any]) -> Collection[Any]:
+    def saved(self, protected: InVersions) -> Collection[Any]:
         """Results that need not be computed again; for `protected` see `next`."""
-        return self.written if self.in_store else [key for key in self.wanted if key in protected]
+        if self.in_store:
+            return self.written
+        there = protected.in_memory(self.name)
+        return [key for key in self.wanted if key in there]
 
     def take_up(self, run: str, left: Mapping[Any, AnyKept], resume: bool | None) -> None:
         """What an earlier run has left in the memory of hosts.
@@ -84,7 +88,7 @@ class Results:
         return {key: self.found.pop(key) for key in keys if key in self.found}
 
     def next(
-        self, scheduler: Scheduler, protected: Container[Any]
+        self, scheduler: Scheduler, protected: InVersions
     ) -> tuple[Plan, list[Any], dict[Any, Kept]] | None:
         """Plan and keys of the next version, and what the last one has of it; None: there is nothing new.
 
@@ -98,7 +102,8 @@ class Results:
         self.wanted = {key: None for key in self.wanted if key in states}
         self.unwritable &= states.keys()
         old = {key: kept for key, kept in self.written.items() if key not in states or key in protected}
-        saved = old if self.in_store else protected
+        # a version of another name may go before, and nobody asks for that after this job
+        saved = old if self.in_store else protected.in_memory(self.name)
         new = [
             key
             for key in reads.writable(scheduler, self.wanted)
