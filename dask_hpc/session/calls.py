@@ -13,6 +13,28 @@ from distributed.core import ConnectionPool
 T = TypeVar("T")
 
 
+class _Call:
+    """One call, which is given up also where whoever is interrupted has not been told yet that it has begun."""
+
+    def __init__(self) -> None:
+        self._task: asyncio.Task[Any] | None = None
+        self._over = False
+
+    async def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """What is to be done."""
+        self._task = asyncio.current_task()
+        if self._over:
+            work.close()
+            raise asyncio.CancelledError
+        return await work
+
+    def give_up(self) -> None:
+        """Have it end where it is, or never begin; one that has ended has. Called on the loop."""
+        self._over = True
+        if self._task is not None:
+            self._task.cancel()
+
+
 class Calls:
     """The thread; it begins with the first call, and ends with `close`."""
 
@@ -29,11 +51,11 @@ class Calls:
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
             threading.Thread(target=self._loop.run_forever, name="hpc-session", daemon=True).start()
-        answer = asyncio.run_coroutine_threadsafe(self._work(work), self._loop)
+        loop, call = self._loop, _Call()
         try:
-            return answer.result()
+            return asyncio.run_coroutine_threadsafe(call.run(self._work(work)), loop).result()
         except BaseException:
-            answer.cancel()
+            loop.call_soon_threadsafe(call.give_up)
             raise
 
     def close(self) -> None:
