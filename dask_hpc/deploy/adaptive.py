@@ -44,9 +44,10 @@ class PolicyAdaptive(distributed.Adaptive):
     #: Whether it is asking for another size just now.
     scaling: bool = False
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        #: Names of workers on their way out.
-        self.leaving: set[Any] = set()
+    def __init__(self, cluster: Any = None, *args: Any, **kwargs: Any) -> None:
+        before = getattr(cluster, "_adaptive", None)
+        #: Names of workers on their way out, those that its predecessor lets go among them: see `_recall`.
+        self.leaving: set[Any] = before.leaving if isinstance(before, PolicyAdaptive) else set()
         #: Until when workers that could not go are left alone, by name, on the loop's clock.
         self._kept_until_s: dict[Any, float] = {}
         self._releases: set[asyncio.Task[None]] = set()
@@ -54,7 +55,7 @@ class PolicyAdaptive(distributed.Adaptive):
         self._young: set[str] = set()
         #: How long workers have been kept that are superfluous now.
         self._hold_s = 0.0
-        super().__init__(*args, **kwargs)
+        super().__init__(cluster, *args, **kwargs)
 
     @property
     def plan(self) -> set[Any]:

@@ -228,7 +228,12 @@ class SafeScaling(WithRuntime, ChangedByHand):
         if isinstance(Adaptive, type) and issubclass(Adaptive, PolicyAdaptive):
             check_adapt(kwargs)
             kwargs = {name: as_whole(value) for name, value in kwargs.items()}
-        return super().adapt(Adaptive, *args, **kwargs)
+        adaptive = super().adapt(Adaptive, *args, **kwargs)
+        if self._excess(DEFAULT_POOL) > 0:
+            # that size is not asked for any more: those that can stay do, until the load wants fewer
+            self._wanted.pop(DEFAULT_POOL, None)
+            cast(Any, self.loop).add_callback(self._adjust, DEFAULT_POOL)
+        return adaptive
 
     def _warn_if_adaptive(self) -> None:
         """Say so when `adapt` will change the size again that somebody else has asked for."""
@@ -251,7 +256,7 @@ class SafeScaling(WithRuntime, ChangedByHand):
     def _excess(self, pool: str) -> int:
         """By how much a pool is larger than wanted."""
         staying = len(self._specs(pool)) - self._going.get(pool, 0)
-        return staying - self._wanted[pool] if pool in self._wanted else 0
+        return staying - self._wanted.get(pool, staying)
 
     def _grow(self, pool: str) -> None:
         while self._excess(pool) < 0:
@@ -338,13 +343,6 @@ class SafeScaling(WithRuntime, ChangedByHand):
         if not gone and self._excess(pool) > 0:
             self._stuck[pool].set()
             await asyncio.sleep(_AGAIN_S)
-
-    def _limits(self, pool: str) -> dict[str, Any]:
-        """What a release is limited to: the workers of a pool when there are others."""
-        specs = self._specs(pool)
-        if len(specs) == len(self.worker_spec):
-            return {}
-        return {"among": [name for spec in specs for name in self._workers_of(spec)]}
 
     async def _open(self) -> None:
         """Start and close workers as specified; what cannot be started is said, and asked for no more.

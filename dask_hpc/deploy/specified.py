@@ -43,6 +43,13 @@ class SpecifiedWorkers(SpecCluster):
     def _specs(self, pool: str) -> list[Any]:
         return [spec for spec in self.worker_spec if self._pool_of(spec) == pool]
 
+    def _limits(self, pool: str) -> dict[str, Any]:
+        """What a release is limited to: the workers of a pool when there are others."""
+        specs = self._specs(pool)
+        if len(specs) == len(self.worker_spec):
+            return {}
+        return {"among": [name for spec in specs for name in self._workers_of(spec)]}
+
     def _next_spec(self, pool: str) -> dict[Any, Any]:
         """Name and specification of the next worker of a pool."""
         return dict(self.new_worker_spec())

@@ -142,6 +142,53 @@ def test_an_adaptive_cluster_keeps_those_on_their_way_out_before_it_asks_for_oth
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("fewer", ["scale", "adapt"])
+def test_a_cluster_that_adapts_keeps_those_that_something_else_has_let_go_before(fewer: str) -> None:
+    async def run() -> None:
+        async with shrinkable(4) as made:
+            before = made.names()
+            gate = Gate()
+            if fewer == "scale":
+                held, gate = await shrinking_to_one(made)
+            else:
+                adaptive = made.cluster.adapt(minimum=1, maximum=4, interval="1 h", wait_count=1)
+                held = await made.held(4, gate)
+                await adaptive.scale_down({1, 2, 3})
+                await until(lambda: draining(made) == 3, "three are being drained")
+            made.cluster.adapt(minimum=4, maximum=4, interval="20 ms")
+            await until(lambda: draining(made) == 0, "all stay")
+            gate.open()
+            assert await within(made.client.gather(held)) == [0, 1, 2, 3]
+            await made.size(4)
+            assert made.names() == before
+            assert made.tally.twice() == []
+
+    asyncio.run(run())
+
+
+def test_what_was_asked_for_before_adapt_is_not_started_again_when_it_has_gone() -> None:
+    async def run() -> None:
+        async with shrinkable(2) as made:
+            asked, go = asyncio.Event(), asyncio.Event()
+            stock = made.scheduler.retire_workers
+
+            async def slow(*args: Any, **kwargs: Any) -> Any:
+                asked.set()
+                await go.wait()
+                return await stock(*args, **kwargs)
+
+            made.scheduler.retire_workers = slow
+            made.cluster.scale(1)
+            await within(asked.wait())
+            # too late to stay; by what there is to do one is enough
+            made.cluster.adapt(minimum=1, maximum=2, interval="1 h")
+            go.set()
+            await within(made.cluster._shrinking[""])
+            assert len(made.names()) == len(made.cluster.worker_spec) == 1
+
+    asyncio.run(run())
+
+
 def test_a_worker_that_is_pinned_while_it_is_drained_stays() -> None:
     async def run() -> None:
         async with shrinkable(4) as made:
