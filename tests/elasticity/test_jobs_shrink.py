@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
 from elastic_clusters import Shrinkable, shrinkable
 from elastic_work import Gate, make, result_of, through, until
 
@@ -88,6 +89,40 @@ def test_a_malleable_job_above_its_minimum_shrinks_first_and_loses_nothing() -> 
             await made.size(1)
             assert await made.client.gather(futures) == [result_of(n) for n in range(20)]
             assert made.tally.twice() == []
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("nodes", "constraint", "least", "pinned", "size"),
+    [
+        (4, "any", 1, 2, 2),
+        (4, "any", 3, 2, 3),
+        (4, "any", 1, 4, 4),
+        (4, "pof2", 1, 2, 2),
+        # two would have to go, and one can
+        (4, "pof2", 1, 3, 4),
+        # three can go: one is too many for 3, the next size
+        (5, "odd", 1, 2, 3),
+    ],
+)
+def test_of_a_job_that_cannot_give_up_all_that_are_asked_for_those_go_that_can(
+    nodes: int, constraint: str, least: int, pinned: int, size: int
+) -> None:
+    async def run() -> None:
+        async with shrinkable(nodes) as made:
+            runtime = await dask_hpc.install(made.client, policy="fcfs")
+            fields = {"nodes": nodes, "min_nodes": least, "max_nodes": nodes, "constraint": constraint}
+            async with runtime.job("fit", **fields) as job:
+                await until(lambda: _held(made, job) == nodes, "it runs on all nodes")
+                await made.cluster.pin(*range(pinned))
+                plan = await made.cluster.scale(1, dry_run=True)
+                assert len(plan["release"]) == nodes - size
+                stay = {name: why for name, why in plan["refused"].items() if name not in plan["release"]}
+                assert {name for name, why in stay.items() if "pinned" in why} == set(map(str, range(pinned)))
+                await made.cluster.ask("release", count=nodes - 1)
+                assert len(made.names()) == _held(made, job) == size
+            await job.wait(10)
 
     asyncio.run(run())
 

@@ -21,7 +21,7 @@ from dask_hpc.scheduler.leaving.pins import Pins
 from dask_hpc.scheduler.tables.jobs import JobRecord
 from dask_hpc.scheduler.tables.nodes import Node
 from dask_hpc_policies.decision import Reason, ReasonCode
-from dask_hpc_policies.jobs.constraints import largest_at_most
+from dask_hpc_policies.jobs.constraints import largest_at_most, next_lower, smallest_at_least
 from dask_hpc_policies.model import COMPUTE
 from dask_hpc_policies.wording import counted
 
@@ -131,14 +131,17 @@ class Releases:
         held = [node for node in held if self._is_among(node, choice.among)]
         if not held:
             return []
-        wanted = min(wanted, len(held))
-        fitting = largest_at_most(job.request.constraint, max(low, up - wanted), low)
-        if job.state != "running" or job.request.kind != "malleable" or fitting is None or fitting >= up:
-            text = f"{job.id} holds it: {job.state}, {job.request.kind}, {up} of at least {counted(low)}"
-            choice.refused.update(dict.fromkeys((node.id for node in held), text))
-            return []
-        movable = self._movable(held, choice)
-        if len(movable) < up - fitting:
+        kind, constraint = job.request.kind, job.request.constraint
+        can = job.state == "running" and kind == "malleable" and next_lower(constraint, up, low) is not None
+        # of a job that keeps all its nodes, each stays because of that, whatever else keeps it
+        movable = self._movable(held, choice) if can else held
+        wanted = min(wanted, len(movable))
+        # at most as many as it may have then; else it gives fewer up, as far as the sizes it may have allow
+        most, least = max(low, up - wanted), max(low, up - len(movable))
+        fitting = largest_at_most(constraint, most, least) or smallest_at_least(constraint, most, up - 1)
+        if not can or fitting is None or fitting >= up:
+            text = f"{job.id} holds it: {job.state}, {kind}, {up} of at least {counted(low)}"
+            choice.refused.update(dict.fromkeys((node.id for node in movable), text))
             return []
         given = self.engine.rounds.reductions.choose(movable, up - fitting)
         choice.spare |= {node.id for node in given[wanted:]}
