@@ -13,6 +13,7 @@ from dask_hpc.clock import Clock
 from dask_hpc.config import Settings
 from dask_hpc.scheduler.internals import reads, remote
 from dask_hpc.scheduler.internals.allotment import AllotmentSet, Lane
+from dask_hpc.scheduler.tables.at_work import at_work
 from dask_hpc.scheduler.tables.job_table import JobTable
 from dask_hpc.scheduler.tables.jobs import JobRecord
 from dask_hpc.scheduler.tables.nodes import Node, NodeTable, node_id
@@ -67,8 +68,7 @@ class State:
         self.read_back: set[Any] = set()
         #: How often results were made plain data, which stock cannot make again, or were lost for good.
         self.made_plain = 0
-        #: Called with every record; the trace file listens here.
-        self.listeners: list[Callable[[Record], None]] = []
+        self.listeners: list[Callable[[Record], None]] = []  #: called with every record, as the trace file's
         #: Whether jobs with nodes take turns on each other's slots: the policy says so.
         self.in_turn = False
         #: Lanes of tasks that belong on one node of a job: by job, then by node id.
@@ -347,13 +347,13 @@ class State:
         return self.plain[0].allotment if self.plain else None
 
     def plain_busy(self) -> bool:
-        """Whether running plain work has something to do now: what waits for results of jobs has not."""
-        return any(job.processing or job.held for job in self.plain)
+        """Whether running plain work has something to do now that a node helps with."""
+        return any(at_work(job, self.scheduler.tasks, self.owner) for job in self.plain)
 
     def starving(self, job: JobRecord) -> bool:
         """Whether plain work, if it is to keep nodes, has something to do and no node for it."""
-        busy = self.settings.default_job_min_nodes > 0 and (job.processing > 0 or job.held > 0)
-        return busy and self.unserved(job)
+        keeps = self.settings.default_job_min_nodes > 0
+        return keeps and self.unserved(job) and at_work(job, self.scheduler.tasks, self.owner)
 
     def unserved(self, job: JobRecord) -> bool:
         """Whether plain work has unfinished tasks, which may wait for others, and no node."""
