@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class _Call:
-    """One call, which is given up also where whoever is interrupted has not been told yet that it has begun."""
+    """One call, which is given up also where whoever waits is interrupted before it has begun."""
 
     def __init__(self) -> None:
         self._task: asyncio.Task[Any] | None = None
