@@ -13,8 +13,12 @@ from dask_hpc.scheduler.coupling import flow as of_flow
 from dask_hpc.wire import COUPLE
 
 
-def by_host(row, *workers):
-    """The worker that has the blocks, and the other one."""
+async def begun(made, flow, values, *workers):
+    """Have a first step; gives the worker that has its blocks, and the other one."""
+    await opened(made)
+    assert await asked(made[0], "send", step=0) is True
+    assert await anext(values) == (0, 0.0)
+    row = await flow.status()
     return sorted(workers, key=lambda worker: worker.address != row["workers"][0])
 
 
@@ -22,10 +26,7 @@ def by_host(row, *workers):
 async def test_a_worker_that_closes_before_it_hears_that_a_step_is_whole_costs_no_step(c, s, a, b):
     flow, values = await started(c)
     async with producers(s, (0, 8), copies=True) as made:
-        await opened(made)
-        assert await asked(made[0], "send", step=0) is True
-        assert await anext(values) == (0, 0.0)
-        goes, stays = by_host(await flow.status(), a, b)
+        goes, stays = await begun(made, flow, values, a, b)
         receiver, closing = goes.handlers[COUPLE].__self__, []
         tell = receiver._tell
 
@@ -56,10 +57,7 @@ async def test_a_source_that_closes_while_its_worker_is_closing_has_left(c, s, a
     monkeypatch.setattr(of_flow, "BACK_STEPS", 0.0)
     flow, values = await started(c)
     async with producers(s, (0, 8), copies=True) as made:
-        await opened(made)
-        assert await asked(made[0], "send", step=0) is True
-        assert await anext(values) == (0, 0.0)
-        goes, stays = by_host(await flow.status(), a, b)
+        goes, stays = await begun(made, flow, values, a, b)
         gate = Gate()
         c.submit(through, 1, gate, workers=[goes.address], pure=False, key="long")
         await until(lambda: gate.arrived, "a task runs")

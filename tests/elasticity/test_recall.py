@@ -91,18 +91,24 @@ def test_the_nodes_of_a_job_stay_with_it() -> None:
     asyncio.run(run())
 
 
+def slowly_retiring(made: Any) -> tuple[asyncio.Event, asyncio.Event]:
+    """Have its workers retire when the second event is set; the first one says that they are asked to."""
+    asked, go = asyncio.Event(), asyncio.Event()
+    stock = made.scheduler.retire_workers
+
+    async def slow(*args: Any, **kwargs: Any) -> Any:
+        asked.set()
+        await go.wait()
+        return await stock(*args, **kwargs)
+
+    made.scheduler.retire_workers = slow
+    return asked, go
+
+
 def test_a_node_that_is_being_retired_goes_and_another_one_comes() -> None:
     async def run() -> None:
         async with shrinkable(2) as made:
-            asked, go = asyncio.Event(), asyncio.Event()
-            stock = made.scheduler.retire_workers
-
-            async def slow(*args: Any, **kwargs: Any) -> Any:
-                asked.set()
-                await go.wait()
-                return await stock(*args, **kwargs)
-
-            made.scheduler.retire_workers = slow
+            asked, go = slowly_retiring(made)
             made.cluster.scale(1)
             await within(asked.wait())
             before = set(made.scheduler.workers)
@@ -169,15 +175,7 @@ def test_a_cluster_that_adapts_keeps_those_that_something_else_has_let_go_before
 def test_what_was_asked_for_before_adapt_is_not_started_again_when_it_has_gone() -> None:
     async def run() -> None:
         async with shrinkable(2) as made:
-            asked, go = asyncio.Event(), asyncio.Event()
-            stock = made.scheduler.retire_workers
-
-            async def slow(*args: Any, **kwargs: Any) -> Any:
-                asked.set()
-                await go.wait()
-                return await stock(*args, **kwargs)
-
-            made.scheduler.retire_workers = slow
+            asked, go = slowly_retiring(made)
             made.cluster.scale(1)
             await within(asked.wait())
             # too late to stay; by what there is to do one is enough

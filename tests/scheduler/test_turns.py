@@ -15,7 +15,7 @@ from tasks import inc
 
 import dask_hpc
 from dask_hpc.scheduler.internals.allotment import HOLD
-from dask_hpc.scheduler.placing.turns import Turns
+from dask_hpc.scheduler.placing.turns import Turns, _usual_s
 from dask_hpc.scheduler.tables.expected import Expected
 from dask_hpc.scheduler.tables.jobs import JobRecord
 from dask_hpc_policies.jobs.jobspec import job_spec, resolve
@@ -207,14 +207,14 @@ def test_what_executes_for_long_says_nothing_of_the_tasks_of_others_that_have_it
     turns = Turns(SimpleNamespace(scheduler=scheduler, now_s=float), None)
     kind = TaskPrefix("main")
     kind.add_exec_time(7200.0)
-    assert (turns._usual_s(kind), turns._guess_s(kind)) == (0.0, 0.5), "some are tried at once"
+    assert (_usual_s(kind), turns._guess_s(kind)) == (0.0, 0.5), "some are tried at once"
     kind.add_duration("compute", 0.0, 0.2)
     kind.add_duration("compute", 0.0, 0.4)
     kind.state_counts["memory"] += 2
-    assert turns._usual_s(kind) == turns._guess_s(kind) == pytest.approx(0.3)
+    assert _usual_s(kind) == turns._guess_s(kind) == pytest.approx(0.3)
     kind.add_exec_time(7200.0)
     assert kind.duration_average < 0, "Dask has forgotten it"
-    assert turns._usual_s(kind) == turns._guess_s(kind) == pytest.approx(0.3)
+    assert _usual_s(kind) == turns._guess_s(kind) == pytest.approx(0.3)
 
 
 def test_each_kind_of_task_takes_what_it_took_here_else_elsewhere_else_nothing():

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import signal
 from contextlib import AsyncExitStack
-from pathlib import Path
 
-import dask
 import numpy as np
 import pytest
-from distributed import Worker, wait
+from distributed import wait
 from helpers import live, until, within
-from losses import kill
+from live_hosts import host, lose, records
 
 import dask_hpc
 from dask_hpc.scheduler.checkpoint.results import Results
 from dask_hpc.scheduler.rpc.service import of
-from dask_hpc.wire import HEARTBEAT
-from dask_hpc.worker import host_memory
-from dask_hpc.worker.managers import listening
 
 # nothing of other tests is taken over
 pytestmark = pytest.mark.usefixtures("memory")
@@ -32,24 +24,7 @@ def made(number):
 
 def named(s):
     """Names of the versions in memory."""
-    return sorted(record.name for record in of(s).commits._memory.records.values())
-
-
-async def host(stack, s, label):
-    """A worker on a host of its own."""
-    with dask.config.set({"hpc.node.host": label}):
-        worker = await stack.enter_async_context(Worker(s.address, nthreads=1, name=label))
-        await until(lambda: HEARTBEAT in worker.metrics, "it has told where it is")
-        host_memory._manager(worker)
-    return worker
-
-
-async def lose(s, worker):
-    """A worker, and all that its host held."""
-    folder = host_memory.manager_folder(worker)
-    os.kill(listening(Path(folder))["pid"], signal.SIGKILL)
-    shutil.rmtree(folder)
-    await kill(s, [worker])
+    return sorted(record.name for record in records(s).values())
 
 
 @live(workers=0)

@@ -35,6 +35,11 @@ if TYPE_CHECKING:
     Usual: TypeAlias = Callable[[TaskPrefix], float]
 
 
+def _usual_s(kind: TaskPrefix) -> float:
+    """What a task of the kind takes, as far as Dask knows; 0 when not: then some are tried at once."""
+    return durations.remembered_s(kind) or 0.0
+
+
 class Turns:
     """The virtual cluster of the jobs that asked for no nodes of their own."""
 
@@ -140,8 +145,7 @@ class Turns:
         graphs = [since, *[ts.priority[-2] for ts in held if ts is not None and ts.priority is not None]]
         return min([graph for graph in graphs if 0 <= graph < math.inf], default=0.0)
 
-    def _works(self, usual_s: Usual | None = None, grown: JobRecord | None = None) -> list[Work]:
-        usual_s = usual_s or self._usual_s
+    def _works(self, usual_s: Usual = _usual_s, grown: JobRecord | None = None) -> list[Work]:
         jobs = self.state.jobs.active.values()
         return [self._work(job, usual_s, job is grown) for job in jobs if job.undeclared]
 
@@ -172,10 +176,6 @@ class Turns:
             lane = self.state.owner.get(queued.peek().key)
             ts = queued.peek() if lane is not None and lane.job is job else None
         return ts
-
-    def _usual_s(self, kind: TaskPrefix) -> float:
-        """What a task of the kind takes, as far as Dask knows; 0 when not: then some are tried at once."""
-        return durations.remembered_s(kind) or 0.0
 
     def _guess_s(self, kind: TaskPrefix) -> float:
         """What a task of the kind takes; what stock assumes when Dask does not know."""

@@ -137,7 +137,9 @@ def ahead_s(virtual: Virtual) -> dict[str, float]:
 
 def in_turn(virtual: Virtual, works: Collection[Work]) -> list[str]:
     """Ids of the jobs in the order in which they are served: larger priorities, then who ends first."""
-    end_s = {**ends(virtual, works), **virtual.end_s}
+    end_s = virtual.end_s
+    if any(work.id not in end_s for work in works):
+        end_s = {**ends(virtual, works), **end_s}
 
     def key(work: Work) -> tuple[int, float, float]:
         return -work.priority, end_s[work.id], work.submit_s
