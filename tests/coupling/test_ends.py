@@ -175,7 +175,7 @@ async def test_a_flow_whose_client_is_gone_says_so_to_its_sources_and_leaves_not
 async def test_steps_whose_blocks_nobody_has_any_more_fail_with_their_worker_and_later_ones_go_on(
     c, s, a, b, monkeypatch
 ):
-    def full(slots, nbytes):
+    def full(*asked):
         raise OSError("the memory of this host is full")
 
     # blocks go over the connection: the program has them no more

@@ -27,7 +27,7 @@ from dask_hpc.worker.coupling import receiver
 GONE = "flow 'heat' has failed: the cluster was restarted, or somebody has cancelled the tasks of"
 
 
-def full(slots, nbytes):
+def full(*asked):
     raise OSError("the memory of this host is full")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import fcntl
+import math
 import os
 import sys
 import threading
@@ -18,7 +19,7 @@ import psutil
 import pytest
 from coupled import opened, started
 from helpers import live, until
-from sources import asked, nothing_left, producers, whole
+from sources import asked, nothing_left, producers, told, whole
 
 import dask_hpc
 from dask_hpc.coupling.adios import shares
@@ -163,6 +164,51 @@ def test_a_ring_takes_no_more_than_half_of_what_is_left_of_the_memory(monkeypatc
         refused = pytest.raises(OSError, match="a ring takes 8,192 bytes; allowed: half")
         with nullcontext() if fits else refused:
             Ring(1, 4096).opened()
+
+
+@pytest.mark.parametrize(
+    ("limit", "fractions", "left"),
+    [
+        (1000, (0.6, 0.7, 0.8), 200),
+        # its user has data moved to disk before that, or nothing moved at all
+        (1000, (0.4, 0.7, 0.8), 100),
+        (1000, (False, False, False), 200),
+        (None, (0.6, 0.7, 0.8), math.inf),
+    ],
+)
+def test_a_worker_has_half_of_its_memory_limit_for_rings_and_all_else_that_it_holds(limit, fractions, left):
+    names = "memory_target_fraction", "memory_spill_fraction", "memory_pause_fraction"
+    manager = SimpleNamespace(memory_limit=limit, **dict(zip(names, fractions, strict=True)))
+    monitor = SimpleNamespace(get_process_memory=lambda: 300)
+    assert room.left_of_limit(SimpleNamespace(memory_manager=manager, monitor=monitor)) == left
+
+
+def test_a_ring_is_weighed_against_what_its_worker_holds_with_the_rings_before_it() -> None:
+    size, held = 64 * 2**20, psutil.Process().memory_info
+
+    def allowed_bytes() -> float:
+        return most - held().rss
+
+    most = held().rss + 1.5 * size
+    one = Ring(1, size, allowed_bytes)
+    one.opened()
+    with pytest.raises(OSError, match=r"allowed: [\d,]+ of its worker's memory limit; give it more memory"):
+        Ring(1, size, allowed_bytes)
+
+
+@live(workers=1, timeout=60)
+async def test_blocks_whose_ring_would_have_their_worker_paused_go_over_the_connection(c, s, a, monkeypatch):
+    half = a.memory_manager.memory_limit // 2
+    for held, ways in ((half - 2**14, [0, 3]), (half - 2**20, [3, 0])):
+        monkeypatch.setattr(a.monitor, "get_process_memory", lambda held=held: held)
+        flow, values = await started(c)
+        async with producers(s, (0, 8)) as made:
+            await opened(made)
+            made[0].tell("many", first=0, last=3)
+            assert [await anext(values) for _ in range(3)] == [(n, float(n)) for n in range(3)]
+            assert await told(made[0]) == ways
+        await flow.close()
+    await nothing_left(s, a)
 
 
 def test_a_ring_is_in_memory_where_the_folder_has_no_room(monkeypatch) -> None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from dask_hpc.worker.awaited import runs
 from dask_hpc.worker.coupling.blocks import Block, Bundle
 from dask_hpc.worker.coupling.places import Place, Step
 from dask_hpc.worker.coupling.ring import Ring
+from dask_hpc.worker.coupling.room import left_of_limit
 from dask_hpc_policies.coupling.contract import block_key
 
 logger = logging.getLogger("distributed.dask_hpc")
@@ -78,7 +80,8 @@ class Receiver:
                     there.hold(rank, message["held"])
                     continue
                 if message["op"] == "ring":
-                    await producer.make_ring(message["slots"], message["nbytes"])
+                    allowed_bytes = partial(left_of_limit, self._worker)
+                    await producer.make_ring(message["slots"], message["nbytes"], allowed_bytes)
                     continue
                 try:
                     taken = await self._step(there, producer, message)
@@ -309,11 +312,11 @@ class _Producer:
             self._reading.cancel()
             self._reading = None
 
-    async def make_ring(self, slots: int, nbytes: int) -> None:
-        """Have a ring in place of the one that is there, if this host has room for it."""
+    async def make_ring(self, slots: int, nbytes: int, allowed_bytes: Callable[[], float]) -> None:
+        """Have a ring in place of the one that is there, if this host and worker have room for it."""
         self.drop_ring()
         try:
-            ring = await asyncio.to_thread(Ring, slots, nbytes)
+            ring = await asyncio.to_thread(Ring, slots, nbytes, allowed_bytes)
         except OSError as error:
             await self._comm.write({"why": str(error)})
             return

@@ -9,13 +9,15 @@ they end. What the folder of this host's memory has no room for is in memory bes
 from __future__ import annotations
 
 import errno
+import math
 import mmap
 import os
 import secrets
 import stat
 import weakref
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,26 +39,35 @@ def paged(nbytes: int) -> int:
     return max(1, -(-nbytes // _PAGE)) * _PAGE
 
 
-def _reserved(size: int) -> int:
+def _unlimited() -> float:
+    return math.inf
+
+
+def _check(size: int, allowed_bytes: Callable[[], float]) -> None:
+    """Raise OSError as `Ring`: blocks that come over the connection can be moved to disk, a ring cannot."""
+    left = left_bytes()
+    if size > _SHARE * left:
+        raise OSError(f"a ring takes {size:,} bytes; allowed: half of the {left:,} that are left here")
+    if size > (most := allowed_bytes()):
+        raise OSError(
+            f"a ring takes {size:,} bytes; allowed: {max(0.0, most):,.0f} of its worker's memory limit; "
+            "give it more memory (memory_limit)"
+        )
+
+
+def _reserved(folder: Path, size: int) -> int:
     """A descriptor of a file without a name that has all its memory; raises OSError as `Ring`."""
-    folder = memory_folder()
-    # what a ring beside this one is about to take is not left
-    with alone(folder):
-        # blocks that come over the connection can be moved to disk: a long window is not to end its host
-        left = left_bytes()
-        if size > _SHARE * left:
-            raise OSError(f"a ring takes {size:,} bytes; allowed: half of the {left:,} that are left here")
-        try:
-            if not fits(folder, size):
-                raise OSError(errno.ENOSPC, f"{folder} has no room for a ring of {size:,} bytes")
-            return _allocated(os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600), size)
-        except OSError:
-            # builds of Python for old systems have no other way
-            if not hasattr(os, "memfd_create"):
-                raise
-        # the limit is that of the folder's file system, 64 MiB in most containers: there is memory. A file on
-        # the disk would be written to that again and again
-        return _allocated(os.memfd_create("dask-hpc-ring"), size)
+    try:
+        if not fits(folder, size):
+            raise OSError(errno.ENOSPC, f"{folder} has no room for a ring of {size:,} bytes")
+        return _allocated(os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600), size)
+    except OSError:
+        # builds of Python for old systems have no other way
+        if not hasattr(os, "memfd_create"):
+            raise
+    # the limit is that of the folder's file system, 64 MiB in most containers: there is memory. A file on
+    # the disk would be written to that again and again
+    return _allocated(os.memfd_create("dask-hpc-ring"), size)
 
 
 def _allocated(descriptor: int, size: int) -> int:
@@ -87,26 +98,32 @@ class Ring:
     ----------
     slots, slot_bytes
         How many, and the bytes of each, which are rounded up to whole pages.
+    allowed_bytes
+        What its worker may hold beside what it holds already, asked with nobody beside (`left_of_limit`).
 
     Raises
     ------
     OSError
-        When there is no room, it would take more than half of the memory that is left, or this host has no
-        such files.
+        When there is no room, it would take more than half of the memory that is left, or than its worker
+        may hold, or this host has no such files.
     """
 
-    def __init__(self, slots: int, slot_bytes: int) -> None:
+    def __init__(self, slots: int, slot_bytes: int, allowed_bytes: Callable[[], float] = _unlimited) -> None:
         self.slots, self.slot_bytes = slots, paged(slot_bytes)
         size = _PAGE + slots * self.slot_bytes
-        self._descriptor = _reserved(size)
-        try:
-            token = secrets.token_bytes(_TOKEN_BYTES)
-            os.pwrite(self._descriptor, token, 0)
-            flags = mmap.MAP_SHARED | mmap.MAP_POPULATE
-            self._bytes = np.frombuffer(mmap.mmap(self._descriptor, size, flags), np.uint8)
-        except BaseException:
-            os.close(self._descriptor)
-            raise
+        folder = memory_folder()
+        # what a ring beside this one is about to take is not left, and counts once its pages are touched
+        with alone(folder):
+            _check(size, allowed_bytes)
+            self._descriptor = _reserved(folder, size)
+            try:
+                token = secrets.token_bytes(_TOKEN_BYTES)
+                os.pwrite(self._descriptor, token, 0)
+                flags = mmap.MAP_SHARED | mmap.MAP_POPULATE
+                self._bytes = np.frombuffer(mmap.mmap(self._descriptor, size, flags), np.uint8)
+            except BaseException:
+                os.close(self._descriptor)
+                raise
         self.address: int = self._bytes.__array_interface__["data"][0]
         #: How the program finds it.
         self.told = {

@@ -1,4 +1,4 @@
-"""What a ring may take of the memory of its host: what is left, looked at with nobody beside.
+"""What a ring may take of the memory of its host and its worker: what is left, with nobody beside.
 
 Several producers come at once, and the memory that one of them is about to reserve is left to nobody else.
 """
@@ -6,11 +6,13 @@ Several producers come at once, and the memory that one of them is about to rese
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 from distributed.system import MEMORY_LIMIT
@@ -20,6 +22,9 @@ from dask_hpc.clock import stopwatch_s
 #: Others have reserved what they need by then, in seconds; and how often it is tried until then.
 _LOCK_S = 30.0
 _LOOK_S = 0.01
+#: Of its memory limit a worker holds no more than this once it has a ring, which Dask cannot move to disk:
+#: analyses need some, and beyond 0.8 it takes no tasks, as long as the ring is there.
+_OF_LIMIT = 0.5
 
 
 @contextmanager
@@ -49,6 +54,20 @@ def _locked(lock: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def left_of_limit(worker: Any) -> float:
+    """Bytes that a worker's memory limit leaves for a ring; infinite when it has none.
+
+    All that its process holds counts: the rings that it has are touched, so that they are part of that.
+    """
+    manager = worker.memory_manager
+    if not manager.memory_limit:
+        return math.inf
+    # where its user has Dask move data to disk, or pause, before that
+    fractions = manager.memory_target_fraction, manager.memory_spill_fraction, manager.memory_pause_fraction
+    share = min([_OF_LIMIT, *[float(one) for one in fractions if one]])
+    return float(share * manager.memory_limit - worker.monitor.get_process_memory())
 
 
 def left_bytes(mine: Path = Path("/proc/self/cgroup"), base: Path = Path("/sys/fs/cgroup")) -> int:
