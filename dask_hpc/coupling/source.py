@@ -291,10 +291,8 @@ class Source:
             comm = await connect(self._worker, timeout=5, **self._security)
         except OSError:
             return False
-        hello = {
-            "flow": told["flow"], "place": told["place"], "members": told["members"], "rank": self.rank,
-            "last": self._last, "again": told["again"],
-        }  # fmt: skip
+        hello = {name: told[name] for name in ("flow", "place", "members", "worker", "again")}
+        hello |= {"rank": self.rank, "last": self._last}
         try:
             await comm.write({"op": COUPLE, **hello})
             answer = await comm.read()

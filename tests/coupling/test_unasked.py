@@ -151,7 +151,7 @@ async def test_a_rank_far_behind_another_of_its_worker_is_told_what_that_was_tol
 
 def test_of_steps_that_went_to_a_lost_worker_those_stay_that_are_sent_again() -> None:
     async def check() -> None:
-        place = Place("flow", 0, frozenset({0, 1}))
+        place = Place("flow", 0, frozenset({0, 1}), "tcp://here:1")
         verdict = asyncio.ensure_future(asyncio.sleep(0))
         for number, blocks in ((1, {}), (2, {}), (3, {0: []}), (4, {})):
             place.steps[number] = Step(verdict, blocks)  # type: ignore[arg-type]

@@ -214,7 +214,7 @@ class Flows:
 
     # ---------------------------------------------------------------- workers
 
-    async def flow_connected(self, flow: str, rank: int, worker: str) -> None:
+    async def flow_connected(self, flow: str, rank: int) -> None:
         """A producer is connected to its worker."""
         self._found(flow).came(rank)
 

@@ -92,6 +92,9 @@ class Awaited:
             because it is paused or leaves, or because they are announced and not submitted yet.
         """
         answer: dict[str, list[Any]] = {"refused": [], "later": []}
+        if worker not in self._engine.scheduler.workers:
+            # it calls itself by a name, as it was told to (``--contact-address``)
+            worker = self._engine.scheduler.coerce_address(worker)
         for key, (nbytes, type_name) in data.items():
             if why := self.bring(worker, key, nbytes, type_name):
                 answer[why].append(key)

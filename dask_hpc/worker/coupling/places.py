@@ -32,6 +32,8 @@ class Place:
     number: int
     #: Ranks of its producers.
     members: frozenset[int]
+    #: This worker, as the scheduler calls it: by a resolved address, whatever the worker was told to say.
+    worker: str
     steps: dict[int, Step] = field(default_factory=dict)
     #: Turn of its next step if that is known, and the turn from which on it has to ask for one.
     next: int | None = None

@@ -52,21 +52,24 @@ class Receiver:
         flow: str,
         place: int,
         members: Sequence[int],
+        worker: str,
         rank: int,
         last: int | None = None,
         again: Sequence[int] = (),
     ) -> Any:
         """Take the blocks of one producer until it closes, or is gone.
 
-        It has sent steps up to `last` elsewhere, of which it sends some again, before any other.
+        It calls this worker as the scheduler does, and has sent steps up to `last` elsewhere, of which it
+        sends some again, before any other.
         """
         # the same for all of them
-        there = self._places.setdefault((flow, place), Place(flow, place, frozenset(members)))
+        there = self._places.setdefault((flow, place), Place(flow, place, frozenset(members), worker))
+        there.worker = worker
         there.drop(last, rank, again)
         producer, closed, why = _Producer(comm, rank, last), False, ""
         there.left.discard(rank)
         try:
-            await self._tell("flow_connected", flow=flow, rank=rank, worker=self._worker.address)
+            await self._tell("flow_connected", flow=flow, rank=rank)
             await comm.write({"ok": True})
             while True:
                 message = await producer.read()
@@ -247,7 +250,7 @@ class Receiver:
         layout = [lie for rank in ranks for lie in step.layouts[rank]]
         arguments = {
             "flow": place.flow, "turn": turn, "step": number, "place": place.number,
-            "worker": worker.address, "nbytes": sizeof(bundle), "type_name": typename(Bundle),
+            "worker": place.worker, "nbytes": sizeof(bundle), "type_name": typename(Bundle),
             "layout": None if layout == place.layout else layout,
         }  # fmt: skip
         kept = False
