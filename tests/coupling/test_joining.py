@@ -131,6 +131,23 @@ def test_who_does_not_come_is_waited_for_a_minute_and_ten_times_the_longest_step
             flow.check()
 
 
+def test_who_computes_while_its_worker_is_lost_is_waited_for_longer(monkeypatch) -> None:
+    now_s = [0.0]
+    monkeypatch.setattr(of_flow, "stopwatch_s", lambda: now_s[0])
+    # its worker is lost amid the step that takes longest, of which begins and ends are not known yet
+    for turns, lost_s, most_s in ((0, 50.0, 3600), (1, 500.0, 3600), (2, 5.0, 60), (2, 500.0, 5000)):
+        now_s[0] = 0.0
+        flow = Flow("heat", "id", (), 2, "wait", "client", begun_s=0.0, longest_s=0.5, own_turns=turns)
+        flow.ranks[0] = of_flow.Rank("token", ["here"], connected=True)
+        now_s[0] = lost_s
+        flow.await_all([0])
+        now_s[0] = lost_s + most_s - 1.0
+        flow.check()
+        now_s[0] = lost_s + most_s + 1.0
+        with pytest.raises(CouplingError, match=f"rank 0 has not come for {most_s} s; allowed: 60 s or 10"):
+            flow.check()
+
+
 def test_who_gives_up_waiting_is_not_remembered() -> None:
     async def check() -> None:
         bell = Bell()

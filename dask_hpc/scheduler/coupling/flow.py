@@ -10,6 +10,7 @@ from typing import Any
 
 from dask_hpc.clock import stopwatch_s
 from dask_hpc.errors import CouplingError
+from dask_hpc.scheduler.coupling.back import back_s, not_back
 from dask_hpc.scheduler.coupling.bells import Bell
 from dask_hpc.scheduler.coupling.measured import Measured
 from dask_hpc.scheduler.coupling.steps import Steps
@@ -19,9 +20,6 @@ from dask_hpc_policies.placement.application import Where
 
 #: Slots of a ring beyond those that queue and longest window need: it takes a moment until one is free.
 _SPARE = 2
-#: A producer that does not come to its worker, or to another after that one was lost, is taken for dead after
-#: so many seconds, and so many times the longest step so far: it notices with its next `send`.
-BACK_S, BACK_STEPS = 60.0, 10.0
 #: Nobody takes the place of one that was told of its worker before it has had so long to connect.
 _ON_ITS_WAY_S = 10.0
 #: News that more is about to follow is told of so much later at most, in seconds.
@@ -60,8 +58,8 @@ class Flow:
     when_full: str
     client: str
     ranks: dict[int, Rank] = field(default_factory=dict)
-    #: Those that have to come to their worker, and since when it waits for them.
-    awaited: dict[int, float] = field(default_factory=dict)
+    #: Those that have to come to their worker: since when, and how long a step had been under way then.
+    awaited: dict[int, tuple[float, float]] = field(default_factory=dict)
     #: The last step that each of those has sent that have left.
     gone: dict[int, int | None] = field(default_factory=dict)
     #: Whether a program on the cluster hands over its steps: no other may. Turns that it has begun, those of
@@ -185,7 +183,7 @@ class Flow:
 
     def on_its_way(self, number: int) -> bool:
         """Whether a producer was told of its worker a moment ago, and is not connected to it yet."""
-        return stopwatch_s() - self.awaited.get(number, float("-inf")) < _ON_ITS_WAY_S
+        return stopwatch_s() - self.awaited.get(number, (float("-inf"),))[0] < _ON_ITS_WAY_S
 
     def came(self, number: int) -> None:
         """A producer is connected to its worker."""
@@ -195,14 +193,16 @@ class Flow:
     def await_all(self, members: Iterable[int]) -> None:
         """These producers have to come to their worker now."""
         now_s = stopwatch_s()
-        self.awaited |= {number: now_s for number in members if not self.ranks[number].left}
+        since = now_s, 0.0 if self.begun_s is None else now_s - self.begun_s
+        self.awaited |= {number: since for number in members if not self.ranks[number].left}
 
     def look(self) -> None:
         """Fail when a producer does not come any more: it may have died with its worker, or on its way."""
-        most_s, now_s = max(BACK_S, BACK_STEPS * self.longest_s), stopwatch_s()
-        for number, since_s in self.awaited.items():
+        now_s = stopwatch_s()
+        for number, (since_s, step_s) in self.awaited.items():
+            most_s = back_s(self.given, self.ranks[number].connected, max(self.longest_s, step_s))
             if now_s - since_s > most_s:
-                self.fail(f"flow {self.name!r} has failed: rank {number} has not come for {most_s:.0f} s")
+                self.fail(f"flow {self.name!r} has failed: {not_back(number, most_s)}")
 
     def move(self, place: int, workers: Mapping[str, Collection[str]]) -> None:
         """Have another worker take what goes to a place whose worker is lost."""
