@@ -17,6 +17,7 @@ from dask.utils import parse_timedelta
 from distributed import Security
 
 from dask_hpc.coupling.scheduler_file import address_in
+from dask_hpc.errors import InstallError
 from dask_hpc_policies.coupling.contract import Field
 from dask_hpc_policies.params import shown
 
@@ -111,6 +112,13 @@ def _let_go() -> None:
     for source in list(_sources) if "mpi4py.MPI" in sys.modules else ():
         if source._process == os.getpid():
             source._abort()
+
+
+def installed(answer: Any, where: str) -> Any:
+    """An answer of a scheduler or worker; raises `InstallError` when nobody there could give one."""
+    if answer is None:
+        raise InstallError(f"{where} has no dask_hpc, or another version of it: install the same one there")
+    return answer
 
 
 def why_of(error: BaseException) -> str:

@@ -25,6 +25,7 @@ from dask_hpc.coupling.given import (
     check_caller,
     connect_s,
     connection_of,
+    installed,
     let_go_at_exit,
     why_of,
 )
@@ -40,6 +41,8 @@ T = TypeVar("T")
 #: How soon one asks again for what is not there yet, in seconds: later each time, up to a most; how long what
 #: was interrupted may take to end; and how many ranks a flow may have.
 _AGAIN_S, _LATER, _AGAIN_MOST_S, _ENDS_S, _RANKS = 0.05, 1.5, 2.0, 1.0, 2**20
+#: Slots of a ring in the place of another are so many times larger: blocks that grow may do so each step.
+_LARGER = 1.5
 
 
 class Source:
@@ -74,7 +77,7 @@ class Source:
     CouplingError
         When the flow has failed, or does not come within `timeout`.
     InstallError
-        When the scheduler has no dask_hpc.
+        When the scheduler, or the worker of this one's blocks, has no dask_hpc.
     OSError
         When the scheduler cannot be reached.
     """
@@ -264,10 +267,7 @@ class Source:
                     "within_s": max(0.0, deadline_s - time.monotonic()),
                 }  # fmt: skip
                 answer = await scheduler.hpc(method="flow_join", arguments=arguments)
-                if answer is None:
-                    raise InstallError(
-                        f"the scheduler at {self._scheduler} has no dask_hpc; install it there"
-                    )
+                answer = installed(answer, f"the scheduler at {self._scheduler}")
                 if "error" in answer:
                     kind, text = answer["error"]
                     raise (ValueError if kind == "ValueError" else CouplingError)(text)
@@ -298,9 +298,9 @@ class Source:
             answer = await comm.read()
         except CommClosedError:
             return False
-        if "error" in answer:
+        if answer is None or "error" in answer:
             comm.abort()
-            raise CouplingError(answer["error"])
+            raise CouplingError(installed(answer, f"worker {self._worker}")["error"])
         self._comm, self._flow = comm, told["flow"]
         self._again = deque(told["again"])
         self._kept.leave(told["again"])
@@ -368,6 +368,7 @@ class Source:
         if self._ring is not None:
             # nobody tells any more which of its slots are free
             self._kept.freed(self._ring, range(self._slots))
+            nbytes = max(nbytes, int(_LARGER * self._ring.slot_bytes))
         await self._comm.write({"op": "ring", "slots": self._slots, "nbytes": nbytes})
         answer = await self._comm.read()
         if "why" in answer:

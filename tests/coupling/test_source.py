@@ -25,8 +25,9 @@ import dask_hpc
 from dask_hpc.coupling.adios import shares
 from dask_hpc.coupling.given import check_caller
 from dask_hpc.coupling.kept import Kept
-from dask_hpc.errors import CouplingError
-from dask_hpc.worker.coupling import room
+from dask_hpc.errors import CouplingError, InstallError
+from dask_hpc.wire import COUPLE
+from dask_hpc.worker.coupling import receiver, room
 from dask_hpc.worker.coupling.ring import Ring, RingEnd
 from dask_hpc.worker.host_process import memory_folder
 from dask_hpc_policies.coupling.contract import Field
@@ -298,6 +299,47 @@ def test_no_more_is_left_than_a_memory_group_has(told, folder, limit, used, file
     assert room.left_bytes(mine, tmp_path / "groups") == 0
     (group / f"memory.{limit}").write_text("max\n")
     assert room.left_bytes(mine, tmp_path / "groups") > 2**20
+
+
+@live(workers=1, timeout=60)
+async def test_a_worker_that_has_no_dask_hpc_is_named_to_the_source_that_is_sent_there(c, s, a, monkeypatch):
+    flow, _ = await started(c)
+    monkeypatch.delitem(a.handlers, COUPLE)
+    with pytest.raises(InstallError, match=f"worker {a.address} has no dask_hpc, .*: install the same one"):
+        await asyncio.to_thread(dask_hpc.Source, "heat", s.address, timeout=20)
+    await flow.close()
+    await nothing_left(s, a)
+
+
+@live(workers=1, timeout=60)
+async def test_blocks_that_grow_each_step_do_not_get_a_ring_each(c, s, a, monkeypatch):
+    sizes, real = [], receiver.Ring
+
+    def counted(slots, nbytes, *more):
+        sizes.append(nbytes)
+        return real(slots, nbytes, *more)
+
+    monkeypatch.setattr(receiver, "Ring", counted)
+    rt = await dask_hpc.install(c)
+    # a row takes a page of its ring, and one rank has a row more each step
+    flow = await rt.couple("heat", {"T": (("y", "x"), (40, 512), "float64")})
+    await flow.analyse(lambda ds: float(ds["T"].sum()), name="sum")
+    values = flow.results("sum", timeout=30)
+
+    def send(rank):
+        with dask_hpc.Source("heat", s.address, rank=rank, size=2, timeout=20) as source:
+            for step in range(12):
+                first, last = ((0, 10 + step), (10 + step, 40))[rank]
+                source.send(step, {"T": np.ones((last - first, 512))}, at={"y": first})
+            return source.by_ring + source.by_comm
+
+    sent = asyncio.gather(*[asyncio.to_thread(send, rank) for rank in range(2)])
+    assert [each async for each in values] == [(step, 40.0 * 512) for step in range(12)]
+    assert await sent == [12, 12]
+    # of the one 10 pages, and twice half as many again, and of the other those of its first blocks
+    assert sorted(sizes) == [pages * 4096 for pages in (10, 15, 22.5, 30)]
+    await flow.close()
+    await nothing_left(s, a)
 
 
 def test_a_step_can_be_sent_again_until_its_slot_is_free() -> None:
