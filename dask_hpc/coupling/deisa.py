@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from distributed import Security
 
+from dask_hpc.coupling.given import why_of
 from dask_hpc.coupling.source import Source
 from dask_hpc.errors import CouplingError
 from dask_hpc_policies.coupling.contract import Field, Place, checked_name, checked_number
@@ -60,8 +61,8 @@ class Bridge:
     Raises
     ------
     ValueError
-        For metadata that cannot be, or are others than those of other ranks or the flow, or when
-        ``DEISA_DASK_SCHEDULER_ADDRESS`` is not set.
+        On all ranks, for metadata of any of them that cannot be, or are others than those of other ranks, or
+        when ``DEISA_DASK_SCHEDULER_ADDRESS`` is not set on one; for those that are others than the flow's.
     CouplingError
         When a flow does not come within `timeout`.
     """
@@ -76,12 +77,17 @@ class Bridge:
         **kwargs: Any,
     ) -> None:
         self._sources: dict[str, Source] = {}
-        scheduler = os.environ.get(_VARIABLE)
-        if not scheduler:
-            raise ValueError(f"{_VARIABLE} is not set; needed: the scheduler's address, or its file")
-        mine = {name: _checked(name, said) for name, said in arrays_metadata.items()}
+        try:
+            scheduler = os.environ.get(_VARIABLE)
+            if not scheduler:
+                raise ValueError(f"{_VARIABLE} is not set; needed: the scheduler's address, or its file")
+            mine = {name: _checked(name, said) for name, said in arrays_metadata.items()}
+        except Exception as error:  # whatever it was given
+            # else the other ranks would wait for this one for ever
+            comm.bcast(comm.gather(why_of(error)))
+            raise
         self._places = {name: _place(*its) for name, its in mine.items()}
-        every = comm.bcast(comm.gather({name: chunk for name, (_, chunk, _) in mine.items()}))
+        every = _chunks(comm.bcast(comm.gather({name: chunk for name, (_, chunk, _) in mine.items()})))
         rank = comm.Get_rank()
         _check_alike(every)
         try:
@@ -165,6 +171,14 @@ def _place(whole: Iterable[int], chunk: Sequence[int], position: Iterable[int]) 
     begin = tuple([at * length for at, length in zip(position, chunk, strict=True)])
     left = [total - at for total, at in zip(whole, begin, strict=True)]
     return begin, tuple(map(min, chunk, left))
+
+
+def _chunks(told: Sequence[dict[str, list[int]] | str]) -> list[dict[str, list[int]]]:
+    """Shapes of the chunks of all ranks by array; `ValueError` when one has said why it has none."""
+    for rank, one in enumerate(told):
+        if isinstance(one, str):
+            raise ValueError(f"rank {rank} has failed with {one}")
+    return [one for one in told if not isinstance(one, str)]
 
 
 def _check_alike(every: Sequence[Mapping[str, list[int]]]) -> None:

@@ -205,6 +205,30 @@ async def _all(reader):
     return [each async for each in reader]
 
 
+@pytest.mark.parametrize("wrong", [0, 2])
+def test_metadata_that_cannot_be_are_said_on_all_ranks(monkeypatch, wrong):
+    monkeypatch.setenv("DEISA_DASK_SCHEDULER_ADDRESS", "tcp://127.0.0.1:1")
+    comms, found = Communicators(3), {}
+
+    def rank(number):
+        # two chunks, and one process too many
+        position = 2 if number == wrong else number // 2
+        said = {"global_shape": [4], "chunk_shape": [2], "chunk_position": [position]}
+        try:
+            Bridge(comms.of(number), {"T": said}, timeout=1)
+        except ValueError as error:
+            found[number] = str(error)
+
+    running = [threading.Thread(target=rank, args=(number,)) for number in range(3)]
+    for one in running:
+        one.start()
+    for one in running:
+        one.join()
+    text = "chunk_position of 'T' is 2; allowed: a whole number from 0 to 1"
+    told = f"rank {wrong} has failed with ValueError: {text}"
+    assert found == {number: text if number == wrong else told for number in range(3)}
+
+
 def test_what_a_bridge_cannot_be_made_of_is_said(monkeypatch):
     monkeypatch.delenv("DEISA_DASK_SCHEDULER_ADDRESS", raising=False)
     alone = Communicators(1).of(0)
