@@ -11,7 +11,7 @@ import psutil
 import pytest
 from coupled import FIELDS, HALVES, first, opened, started, under_way
 from distributed import Client, Future, LocalCluster, Worker
-from helpers import Gate, asleep, live, until
+from helpers import Gate, asleep, live, record, through, until
 from sources import asked, nothing_left, producers, told, whole
 
 import dask_hpc
@@ -48,6 +48,30 @@ async def test_producers_that_wait_for_a_flow_and_for_each_other_ask_once(c, s, 
     await nothing_left(s, a)
 
 
+@live(workers=2, timeout=60)
+async def test_blocks_do_not_go_to_a_node_that_a_job_of_somebody_else_has_for_itself(c, s, a, b):
+    gate = Gate()
+    async with Client(s.address, asynchronous=True, set_as_default=False) as other:
+        theirs = await dask_hpc.install(other)
+        async with theirs.job("theirs", nodes=1, exclusive=True) as job:
+            running = other.submit(through, 1, gate)
+            await until(lambda: gate.arrived, "it runs")
+            rt = await dask_hpc.runtime(c)
+            flow = await rt.couple("heat", FIELDS)
+            await flow.analyse(first, name="first", where="in-situ")
+            values = flow.results("first", timeout=20)
+            async with producers(s, *HALVES) as made:
+                await under_way(made, values)
+                free = {a.address, b.address} - set(record(s, job).allotment)
+                assert (await flow.status())["workers"] == list(free)
+            await flow.close()
+            gate.open()
+            assert await running == 1
+        await job.wait(10)
+        del running
+    await nothing_left(s, a, b)
+
+
 def test_producers_are_woken_once_the_last_of_them_is_there() -> None:
     flow = Flow("heat", "id", (), 2, "wait", "client")
     rung = []
@@ -61,7 +85,7 @@ def test_producers_wait_for_the_first_worker_as_for_one_that_is_lost() -> None:
     async def check() -> None:
         there: dict[str, list[str]] = {}
 
-        def hosts() -> dict[str, list[str]]:
+        def hosts(client: str) -> dict[str, list[str]]:
             if not there:
                 raise CouplingError("no worker is there; add workers")
             return there
@@ -89,7 +113,7 @@ def test_of_two_sources_of_one_rank_that_come_at_once_one_is_refused(monkeypatch
     async def check() -> None:
         engine = SimpleNamespace(scheduler=SimpleNamespace(workers=there))
         flow = Flow("heat", "id", (), 2, "wait", "client")
-        workers = SimpleNamespace(hosts=lambda: there)
+        workers = SimpleNamespace(hosts=lambda client: there)
         joining = Joining(engine, workers, None, {"heat": flow}.get, None)  # type: ignore[arg-type]
 
         async def join(token: str, rank: int = 0, within_s: float = 0.0) -> dict:

@@ -280,16 +280,30 @@ def test_who_waits_for_a_core_does_not_work(monkeypatch):
     assert note == {"took": [10.0, 12.0, 1.5, 16.0, 1.0, 14.0]}
 
 
-def test_blocks_go_to_nodes_that_stage_only_where_no_other_computes():
+def test_blocks_go_to_nodes_that_stage_or_are_anothers_only_where_no_other_computes():
     there = {name: SimpleNamespace(address=name, host=f"host of {name}") for name in "ab"}
     nodes = {f"node {name}": SimpleNamespace(workers=[name]) for name in "ab"}
-    state = SimpleNamespace(now_s=lambda: 0.0, role_of=lambda ws: COMPUTE, nodes=SimpleNamespace(nodes=nodes))
+    jobs = SimpleNamespace(named=[])
+    table = SimpleNamespace(nodes=nodes)
+    state = SimpleNamespace(now_s=lambda: 0.0, role_of=lambda ws: COMPUTE, nodes=table, jobs=jobs)
     scheduler = SimpleNamespace(running=list(there.values()), workers=there)
     workers = Workers(SimpleNamespace(scheduler=scheduler, state=state))
     for lent, takes in ((set(), "ab"), ({"node a"}, "b"), ({"node a", "node b"}, "ab")):
         # what is lent computes meanwhile, and is wanted for staging again
         workers.lent = lent
-        assert workers.hosts() == {name: [f"host of {name}"] for name in takes}
+        assert workers.hosts("mine") == {name: [f"host of {name}"] for name in takes}
+    for held, lent, exclusive, client, takes in (
+        (["node a", "node gone"], set(), True, "another", "b"),
+        # what stages again goes on all the same, and what is held exclusively does not
+        (["node a"], {"node b"}, True, "another", "b"),
+        (["node a", "node b"], set(), True, "another", "ab"),
+        (["node a"], set(), False, "another", "ab"),
+        (["node a"], set(), True, "mine", "ab"),
+    ):
+        request = SimpleNamespace(exclusive=exclusive)
+        jobs.named = [SimpleNamespace(nodes=dict.fromkeys(held), clients={client}, request=request)]
+        workers.lent = lent
+        assert list(workers.hosts("mine")) == list(takes)
 
 
 def test_a_node_that_was_lent_may_stage_while_it_is_there_and_no_job_holds_it():

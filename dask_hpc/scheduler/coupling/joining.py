@@ -100,7 +100,7 @@ class Joining:
         self, flow: Flow, rank: int, lost: str | None, last: int | None, kept: Sequence[int]
     ) -> dict[str, Any]:
         try:
-            workers = self._workers.hosts()
+            workers = self._workers.hosts(flow.client)
         except CouplingError as error:
             # the first may be about to come, or one in the place of one that is lost
             return {"wait": str(error)}

@@ -35,16 +35,21 @@ class Workers:
         engine = self._engine
         return [ws.address for ws in engine.scheduler.running if engine.state.role_of(ws) == role]
 
-    def hosts(self) -> dict[str, list[str]]:
-        """The host of each that blocks may go to; `CouplingError` when there is none."""
-        workers = self._engine.scheduler.workers
+    def hosts(self, client: str) -> dict[str, list[str]]:
+        """The host of each that blocks of a client's flow may go to; `CouplingError` when there is none.
+
+        Those where nothing of that client runs, and those that are wanted for something else, only where
+        there is no other.
+        """
+        workers, found = self._engine.scheduler.workers, self.of_role(COMPUTE)
+        jobs = [job for job in self._engine.state.jobs.named if job.request.exclusive]
+        held = self.of_nodes([id for job in jobs if client not in job.clients for id in job.nodes])
         # what is lent is wanted again
-        lent = set(self.of_nodes(self.lent))
-        computing = [address for address in self.of_role(COMPUTE) if address not in lent]
-        found = {address: [workers[address].host] for address in computing or self.of_role(COMPUTE)}
+        for avoided in set(held), set(self.of_nodes(self.lent)):
+            found = [address for address in found if address not in avoided] or found
         if not found:
             raise CouplingError("no worker is there that blocks could go to; add workers")
-        return found
+        return {address: [workers[address].host] for address in found}
 
     def by_where(self, flow: Flow) -> dict[str, list[str]]:
         """Addresses of those that analyses run on, by where; those with none are left out."""
