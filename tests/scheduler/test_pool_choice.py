@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import dask
+from coupled import FIELDS
 from distributed import Client, Worker
 from helpers import Gate, asleep, engine, live, record, started, through, until
+from sources import nothing_left, whole
 
 import dask_hpc
+from dask_hpc.scheduler.coupling import joining
 from dask_hpc.scheduler.rpc.service import of
 from dask_hpc.wire import RPC
 
@@ -87,3 +92,31 @@ async def test_the_nodes_of_a_pool_that_has_none_now_are_counted_as_those_it_had
     await pool(s, maximum=9)  # half a node is none
     assert engine(s).state.nodes.away.off == 4
     assert (await rt.snapshot()).sections["pool"]["most_nodes"] == 4
+
+
+@live(workers=0)
+async def test_a_pool_has_a_node_while_a_program_waits_for_one_or_hands_over_its_steps(c, s, monkeypatch):
+    now_s = [0.0]
+    monkeypatch.setattr(joining, "stopwatch_s", lambda: now_s[0])
+    with dask.config.set({"hpc.pool.hold": "0 s"}):
+        rt = await dask_hpc.install(c)
+    target = of(s).pool_target.target
+    flow = await rt.couple("heat", FIELDS)
+    assert ((await pool(s))["nodes"], target()) == (0, 0)
+    coming = asyncio.ensure_future(asyncio.to_thread(dask_hpc.Source, "heat", s.address, timeout=30))
+    # stock asks nobody who sleeps
+    await until(lambda: target() == 1, "it waits for a worker")
+    assert ((await pool(s))["nodes"], engine(s).awake) == (1, False)
+    # who asks no more has given up
+    now_s[0] = 31.0
+    assert target() == 0
+    async with Worker(s.address, nthreads=1) as a:
+        source = await coming
+        for step in range(2):
+            assert await asyncio.to_thread(source.send, step, {"T": whole(step)}) is True
+            await until(lambda done=step + 1: flow._done == done, "the step is done")
+            assert (await pool(s))["reason"].startswith("1 node asked for")
+        await asyncio.to_thread(source.close)
+        await until(lambda: target() == 0, "no step comes any more")
+        await flow.close()
+        await nothing_left(s, a)

@@ -83,6 +83,13 @@ class Flows:
         )  # fmt: skip
         return {method.__name__: method for method in ours}
 
+    def needs_node(self) -> bool:
+        """Whether producers hand over steps, or wait for a worker to do so: the pool is to have a node."""
+        taking = (flow for flow in self._by_id.values() if not flow.failed)
+        return self._joining.waits() or any(
+            rank.connected and not rank.left for flow in taking for rank in flow.ranks.values()
+        )
+
     def unwrap(self) -> None:
         """The runtime is being uninstalled."""
         for flow in list(self._by_id.values()):

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+from dask_hpc.clock import stopwatch_s
 from dask_hpc.errors import CouplingError
 from dask_hpc.scheduler.core.engine import Engine
 from dask_hpc.scheduler.coupling.again import Again
@@ -20,6 +21,8 @@ from dask_hpc_policies.coupling.turns import Turns
 
 #: A producer that has to wait is answered by then, in seconds: it may be gone.
 _MOST_S = 10.0
+#: One that asks no more for a worker that is not there has given up after so many seconds.
+_GIVEN_UP_S = 30.0
 
 
 class Joining:
@@ -42,6 +45,12 @@ class Joining:
         self._scheduler, self._workers, self._again = engine.scheduler, workers, again
         self._named, self._found = named, found
         self._bell = Bell()
+        #: When a producer has last asked for a worker where none was.
+        self._lacked_s = float("-inf")
+
+    def waits(self) -> bool:
+        """Whether a producer waits for a worker."""
+        return stopwatch_s() - self._lacked_s < _GIVEN_UP_S
 
     def ring(self) -> None:
         """A flow was declared."""
@@ -103,7 +112,9 @@ class Joining:
             workers = self._workers.hosts(flow.client)
         except CouplingError as error:
             # the first may be about to come, or one in the place of one that is lost
+            self._lacked_s = stopwatch_s()
             return {"wait": str(error)}
+        self._lacked_s = float("-inf")
         if not flow.places:
             _place(flow, workers)
             flow.say("ready", places=len(flow.places))

@@ -13,7 +13,7 @@ that rest get nodes back, because stock's closes also those that may not leave.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -42,10 +42,16 @@ _FOLLOWED_S = 300.0
 
 
 class PoolTarget:
-    """Answers adaptive clusters."""
+    """Answers adaptive clusters.
 
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
+    Parameters
+    ----------
+    coupled
+        Whether a program outside Dask needs a node: it has no task that would ask for one.
+    """
+
+    def __init__(self, engine: Engine, coupled: Callable[[], bool]) -> None:
+        self.engine, self._coupled = engine, coupled
         self._stock: Any = None
         self._memory = pool.PoolState()
         self._asked_s: float | None = None
@@ -87,7 +93,8 @@ class PoolTarget:
 
     def target(self, **options: Any) -> int:
         """Workers that there should be, for stock's `Adaptive`, which tells nothing about them."""
-        if not (self.engine.awake or self.engine.state.settings.pool_stock == "always"):
+        always = self.engine.state.settings.pool_stock == "always"
+        if not (self.engine.awake or always or self._coupled()):
             # it has asked for what a cluster without the package does
             stock: int = self._stock(**options)
             return stock
@@ -229,14 +236,17 @@ class PoolTarget:
         return max(0, needed, target - sum(str(ws.name) in elsewhere for ws in workers))
 
     def _needed(self) -> int:
-        """Nodes that jobs keep or wait for, plain work that has something to do included; 0 without a job."""
-        state = self.engine.state
+        """Nodes that jobs keep or wait for, plain work that has something to do included; 0 without a job.
+
+        One at least while a program outside Dask needs one.
+        """
+        state, least = self.engine.state, int(self._coupled())
         named = state.jobs.named
         if not named:
-            return 0
+            return least
         held = sum(self._kept(job) for job in named if job.state != "pending")
         awaited = sum(job.smallest_start for job in named if job.state == "pending")
-        return held + awaited + state.reserve_for_plain()
+        return max(least, held + awaited + state.reserve_for_plain())
 
     def _kept(self, job: JobRecord) -> int:
         """Nodes that a job keeps."""

@@ -64,7 +64,6 @@ class Service:
     def __init__(self, scheduler: Scheduler, settings: Settings, policy: Policy) -> None:
         self.scheduler = scheduler
         self.engine = Engine(scheduler, settings, policy)
-        self.pool_target = PoolTarget(self.engine)
         self.departures = Departures(self.engine)
         self.releases = Releases(self.engine, self.departures.depart)
         state, parts = self.engine.state, self.engine.parts
@@ -73,6 +72,7 @@ class Service:
         self._small = SmallCopies(self.engine, self.commits.protected)
         awaited = Awaited(self.engine, watched)
         flows = Flows(self.engine, watched, awaited.bring, awaited.give_up)
+        self.pool_target = PoolTarget(self.engine, flows.needs_node)
         self._io = Io(self.engine)
         #: Set once workers have been given our plugin.
         self._equipped = asyncio.Event()
