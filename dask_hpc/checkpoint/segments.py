@@ -128,6 +128,21 @@ def _read(descriptor: int, name: str, offset: int, into: np.ndarray) -> None:
         rest, at = rest[count:], at + count
 
 
+def write_piece(folder: str, name: str, offset: int, data: np.ndarray) -> None:
+    """Write bytes of a segment; raises OSError when that fails.
+
+    It is opened for that: a thread may still write when whoever asked has given up.
+    """
+    descriptor = open_segment(folder, name, os.O_WRONLY)
+    try:
+        rest, at = data.data, offset
+        while rest:
+            count = os.pwrite(descriptor, rest, at)
+            rest, at = rest[count:], at + count
+    finally:
+        os.close(descriptor)
+
+
 def write_segment(descriptor: int, offset: int, parts: Iterable[memoryview]) -> int:
     """Write parts one behind the other from `offset` on; gives the checksum of all their bytes."""
     at, crc = offset, 0

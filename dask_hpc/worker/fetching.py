@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -179,6 +179,23 @@ async def all_of(calls: Iterable[Awaitable[T]]) -> list[T]:
             raise answer
         found.append(answer)
     return found
+
+
+async def in_pieces(nbytes: int, one: Callable[[int, int], Awaitable[None]], at_once: int = _AT_ONCE) -> None:
+    """Do something with bytes `start` to `stop` of all pieces of so many bytes, with some of them at once.
+
+    When it fails with one, no further one is begun; raises that once all others have ended.
+    """
+    starts = (start for start in range(0, nbytes, CHUNK))
+
+    async def some() -> None:
+        try:
+            for start in starts:
+                await one(start, min(nbytes, start + CHUNK))
+        finally:
+            starts.close()
+
+    await all_of(some() for _ in range(at_once))
 
 
 async def _probe(address: str, within_s: float = _OPEN_S) -> OSError | None:

@@ -33,9 +33,9 @@ from dask_hpc.checkpoint.layout import slot_bytes
 from dask_hpc.checkpoint.plan import Array
 from dask_hpc.checkpoint.record import parse, read_records, record_path, records, write_record
 from dask_hpc.checkpoint.redundancy import encode
-from dask_hpc.checkpoint.segments import Segments, held_bytes, open_segment, read_segment
+from dask_hpc.checkpoint.segments import Segments, held_bytes, read_segment, write_piece
 from dask_hpc.errors import CheckpointError
-from dask_hpc.worker.fetching import CHUNK, Patience, be_patient, fetch, remake
+from dask_hpc.worker.fetching import CHUNK, Patience, be_patient, fetch, in_pieces, remake
 from dask_hpc.worker.host_process import LINGER_S, folders, occupied, seen
 from dask_hpc.worker.pulling import pull
 from dask_hpc.worker.reservations import Reservations
@@ -49,6 +49,8 @@ logger = logging.getLogger("distributed.dask_hpc.manager")
 WANTED, LISTENS = "manager.json", "manager.listens"
 #: How often it looks whether somebody needs it, in seconds.
 _LOOK_S = 1.0
+#: Pieces of hosts that it fetches at once for a parity; at least two of each.
+_PIECES = 4
 #: Fields of a `Security` that a worker's side needs.
 SECURITY = ("require_encryption", "tls_ca_file", "tls_ciphers", "tls_worker_cert", "tls_worker_key")
 
@@ -157,18 +159,28 @@ class Manager(Server):
         """
         sources = [(Home(**part["home"]), tuple(Range(*each) for each in part["ranges"])) for part in parts]
         lengths = [sum(one.nbytes for one in ranges) for _, ranges in sources]
-        async with self._new(parity_bytes(lengths, parities), version) as (segment, descriptor):
-            await self._encode(descriptor, sources, max(lengths), parities, number)
+
+        async def piece(start: int, stop: int) -> None:
+            found = await asyncio.gather(
+                *(fetch(self.rpc, home, within(ranges, start, stop)) for home, ranges in sources)
+            )
+            await asyncio.to_thread(_write_parity, self.folder, segment, start, found, parities, number)
+
+        async with self._new(parity_bytes(lengths, parities), version) as segment:
+            await in_pieces(max(lengths), piece, max(2, _PIECES // len(sources)))
         return {"segment": segment}
 
     async def adopt(self, group: Any, blob: int) -> dict[str, Any]:
         """Make again what a lost host held, of what others of its group hold; gives its segment."""
         found = decode(Group, group)
         nbytes = found.blobs[blob].nbytes
-        async with self._new(nbytes) as (segment, descriptor):
-            for start in range(0, nbytes, CHUNK):
-                piece = await remake(self.rpc, found, blob, start, min(nbytes, start + CHUNK))
-                await asyncio.to_thread(_write_at, descriptor, start, piece.data)
+
+        async def piece(start: int, stop: int) -> None:
+            made = await remake(self.rpc, found, blob, start, stop)
+            await asyncio.to_thread(write_piece, self.folder, segment, start, made)
+
+        async with self._new(nbytes) as segment:
+            await in_pieces(nbytes, piece, 2)
         return {"segment": segment}
 
     async def verify(self, segment: str, blocks: Sequence[tuple[int, int, int]]) -> dict[str, Any]:
@@ -238,61 +250,24 @@ class Manager(Server):
         self._reservations.give_up_late()
 
     @asynccontextmanager
-    async def _new(self, nbytes: int, version: str = "") -> AsyncIterator[tuple[str, int]]:
-        """A segment that this process writes, and its descriptor; given up when that comes to nothing."""
+    async def _new(self, nbytes: int, version: str = "") -> AsyncIterator[str]:
+        """A segment that this process writes; given up when that comes to nothing."""
         segment = await asyncio.to_thread(self.segments.reserve, nbytes)
         self._reservations.add(segment, version, None)
         try:
-            descriptor = open_segment(self.folder, segment, os.O_WRONLY)
-            try:
-                yield segment, descriptor
-            finally:
-                os.close(descriptor)
+            yield segment
             self._reservations.seal(segment)
         except BaseException:
             self._reservations.give_up([segment])
             raise
 
-    async def _encode(
-        self,
-        descriptor: int,
-        sources: Sequence[tuple[Home, tuple[Range, ...]]],
-        nbytes: int,
-        parities: int,
-        number: int,
-    ) -> None:
-        # one piece is written while the next one is fetched
-        writing: asyncio.Future[None] | None = None
-        try:
-            for start in range(0, nbytes, CHUNK):
-                stop = min(nbytes, start + CHUNK)
-                pieces = await asyncio.gather(
-                    *(fetch(self.rpc, home, within(ranges, start, stop)) for home, ranges in sources)
-                )
-                if writing is not None:
-                    await writing
-                writing = asyncio.ensure_future(
-                    asyncio.to_thread(_write_parity, descriptor, start, pieces, parities, number)
-                )
-        finally:
-            # nobody writes to what is closed
-            if writing is not None:
-                await writing
-
 
 def _write_parity(
-    descriptor: int, offset: int, pieces: Sequence[np.ndarray], parities: int, number: int
+    folder: str, segment: str, offset: int, pieces: Sequence[np.ndarray], parities: int, number: int
 ) -> None:
     # the parity of one part is the part
-    _write_at(
-        descriptor, offset, pieces[0].data if len(pieces) == 1 else encode(pieces, parities)[number].data
-    )
-
-
-def _write_at(descriptor: int, offset: int, rest: memoryview) -> None:
-    while rest:
-        count = os.pwrite(descriptor, rest, offset)
-        rest, offset = rest[count:], offset + count
+    made = pieces[0] if len(pieces) == 1 else encode(pieces, parities)[number]
+    write_piece(folder, segment, offset, made)
 
 
 def within(ranges: Sequence[Range], start: int, stop: int) -> tuple[Range, ...]:

@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 from distributed.protocol import to_serialize
 
-from dask_hpc.checkpoint.segments import open_segment, write_segment
-from dask_hpc.worker.fetching import CHUNK
+from dask_hpc.checkpoint.segments import open_segment, write_piece
+from dask_hpc.worker.fetching import CHUNK, in_pieces
 
 #: What a worker is asked for what it offers, by this name.
 READ = "hpc_offered"
-#: Pieces that are under way at once, and when one has come, in seconds.
-_AT_ONCE, _COMES_S = 4, 30.0
+#: A piece has come by then, in seconds.
+_COMES_S = 30.0
 
 
 class Offers:
@@ -97,25 +97,12 @@ async def pull(pool: Any, source: str, folder: str, segment: str, nbytes: int) -
     os.close(descriptor)
     if not 0 <= nbytes <= room:
         raise ValueError(f"{nbytes} bytes do not fit into segment {segment}, which has {room}")
-    turns = asyncio.Semaphore(_AT_ONCE)
 
-    async def piece(start: int) -> None:
-        async with turns:
-            asked = getattr(pool(source), READ)(
-                segment=segment, offset=start, nbytes=min(CHUNK, nbytes - start)
-            )
-            answer = await asyncio.wait_for(asked, _COMES_S)
-            if "error" in answer:
-                raise ValueError(f"worker {source}: {answer['error']}")
-            await asyncio.to_thread(_write, folder, segment, start, answer["data"])
+    async def piece(start: int, stop: int) -> None:
+        asked = getattr(pool(source), READ)(segment=segment, offset=start, nbytes=stop - start)
+        answer = await asyncio.wait_for(asked, _COMES_S)
+        if "error" in answer:
+            raise ValueError(f"worker {source}: {answer['error']}")
+        await asyncio.to_thread(write_piece, folder, segment, start, answer["data"])
 
-    await asyncio.gather(*map(piece, range(0, nbytes, CHUNK)))
-
-
-def _write(folder: str, segment: str, offset: int, data: Any) -> None:
-    # opened for each piece: a thread may still write when whoever asked has given up
-    descriptor = open_segment(folder, segment, os.O_WRONLY)
-    try:
-        write_segment(descriptor, offset, [memoryview(data).cast("B")])
-    finally:
-        os.close(descriptor)
+    await in_pieces(nbytes, piece)
