@@ -32,7 +32,11 @@ def group(attributes: Mapping[str, Any], members: Mapping[str, Document] | None 
 
 
 def regular(array: Array, attributes: Mapping[str, Any], dims: Sequence[Any] | None) -> Document:
-    """Metadata of an array whose chunks are one shard, or a grid of files."""
+    """Metadata of an array whose chunks are one shard, or a grid of files.
+
+    Without `dims`, these are ``dim_0`` and so on, as xarray calls them: it reads no array that has none.
+    """
+    dims = [f"dim_{axis}" for axis in range(len(array.shape))] if dims is None else dims
     shape = (layout.chunk_shape if array.kind == "grid" else layout.shard_shape)(array.chunks)
     return _array(array.shape, shape, stored(from_json(array.dtype)), codecs(array), attributes, dims)
 

@@ -198,8 +198,9 @@ def export(
 ) -> None:
     """Copy a version to PATH, where nothing may be yet.
 
-    The copy is checked. It is a Zarr group that belongs to you, which xarray.open_zarr opens. With the key of
-    an encrypted version the copy is not encrypted.
+    The copy is checked. It is a Zarr group that belongs to you: xarray.open_zarr opens labelled data and
+    arrays with regular chunks, dask_hpc.open_checkpoint all kinds. With the key of an encrypted version the
+    copy is not encrypted.
     """
     from dask_hpc.checkpoint.export import export as copy
 

@@ -237,8 +237,9 @@ class Runtime(PowerMethods, CouplingMethods):
         """Write a version of a checkpoint, and protect its results from then on.
 
         A protected result that is lost with its worker is read back, not computed again; scattered data
-        comes back, too. The version is a Zarr group that stock ``xarray.open_zarr`` reads, and
-        `dask_hpc.restore` has it back on another cluster. The last two versions of a name are kept.
+        comes back, too. The version is a Zarr group: stock ``xarray.open_zarr`` reads labelled data and
+        arrays whose chunks are regular, `dask_hpc.open_checkpoint` all kinds, and `dask_hpc.restore` has it
+        back on another cluster. The last two versions of a name are kept.
 
         Parameters
         ----------

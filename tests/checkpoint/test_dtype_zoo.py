@@ -76,6 +76,21 @@ def test_plain_xarray_reads_the_same_values_and_dtype(dtype: Any, tmp_path: Path
     same(open_checkpoint(path).t.values, values)
 
 
+@pytest.mark.parametrize("shape", [(35,), (5, 7), ()])
+@pytest.mark.parametrize("services", ["plain", "compress"])
+def test_plain_xarray_reads_an_array_without_labels(
+    shape: tuple[int, ...], services: str, tmp_path: Path
+) -> None:
+    values = numbers("f4")[: np.prod(shape, dtype=int)].reshape(shape)
+    path = save(da.from_array(values, chunks=3), tmp_path, services=services).path
+    found = xr.open_zarr(path, chunks=None)
+    assert found.data.dims == tuple(f"dim_{axis}" for axis in range(len(shape)))
+    np.testing.assert_array_equal(found.data.values, values)
+    back = open_checkpoint(path)
+    assert isinstance(back, da.Array)
+    same(back.compute(scheduler="sync"), values)
+
+
 @pytest.mark.parametrize("dtype", ["M8[D]", "M8[25s]", "m8[25s]"])
 def test_times_in_other_units_are_zarrs_own(dtype: str, tmp_path: Path) -> None:
     values = numbers(dtype)
