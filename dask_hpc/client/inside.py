@@ -60,8 +60,7 @@ class Inside:
         self._program = weakref.ref(program)
         if self._last is not None and step <= self._last:
             return None
-        # before the first one is told, what is in flight is somebody else's: this program will be refused
-        while self._told and flow._outcome is None and len(flow.in_flight()) >= flow._queue:
+        while self._is_full():
             if self._when_full == "wait":
                 await flow.changes()
             elif self._when_full == "drop-newest" or not await self._made_room():
@@ -83,6 +82,21 @@ class Inside:
             # it may have been closed meanwhile: nobody would let go of what is submitted now
             self._check()
         return turn
+
+    def _is_full(self) -> bool:
+        flow = self._flow
+        # before the first one is told, what is in flight is somebody else's: this program will be refused
+        return self._told and flow._outcome is None and len(flow.in_flight()) >= flow._queue
+
+    def full(self, step: int) -> bool:
+        """Whether a step has to wait until there is room for it in the queue."""
+        came = self._last is not None and step <= self._last
+        return self._when_full == "wait" and not came and self._is_full()
+
+    async def room(self, step: int) -> None:
+        """Wait until there is, or the flow is over."""
+        while self.full(step):
+            await self._flow.changes()
 
     def _is_of(self, program: object) -> bool:
         """Whether no other program has or had the flow."""
@@ -152,10 +166,13 @@ class Inside:
                 flow.lose(turn, why)
         one.settled.set()
 
-    async def end(self, program: object, reason: str) -> None:
-        """No step comes any more of a program; why not, if that was not to be."""
+    async def end(self, program: object, reason: str, again: bool) -> None:
+        """No step comes any more of a program; why, if that was not to be, and whether it may run again.
+
+        One that has not begun and may run again is waited for.
+        """
         flow = self._flow
-        if self._refused or not self._is_of(program):
+        if self._refused or not self._is_of(program) or (reason and again and not self._told):
             return
         # what is in flight comes to its end first
         self.reason = f"flow {flow.name!r} has failed: {reason}" if reason else ""

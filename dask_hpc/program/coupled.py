@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -52,8 +53,16 @@ class Takes(Protocol):
         """The tasks of a turn are submitted."""
         ...
 
-    async def end(self, program: object, reason: str) -> None:
-        """No step comes any more of a program; why not, if that was not to be."""
+    def full(self, step: int) -> bool:
+        """Whether a step has to wait until there is room for it in the queue."""
+        ...
+
+    async def room(self, step: int) -> None:
+        """Wait until there is, or the flow is over."""
+        ...
+
+    async def end(self, program: object, reason: str, again: bool) -> None:
+        """No step comes any more of a program; why, if that was not to be, and whether it may run again."""
         ...
 
 
@@ -102,9 +111,9 @@ class Coupled:
         self._step = step
         self._turn = await self.takes.begin(self._program, step, [part.node for part in layout.parts])
 
-    async def end(self, reason: str) -> None:
-        """No step comes any more; why not, if that was not to be."""
-        await self.takes.end(self._program, reason)
+    async def end(self, reason: str, again: bool) -> None:
+        """No step comes any more; why not, if that was not to be, and whether the program may run again."""
+        await self.takes.end(self._program, reason, again)
 
     def add(self, graph: Graph, layout: Layout, blocks: Sequence[Block]) -> list[Block]:
         """Add what the flow wants of the step; gives what is to be submitted with it."""
@@ -156,10 +165,29 @@ async def submit_step(
     return futures[: len(blocks)]
 
 
-async def uncouple(all_coupled: Iterable[Coupled | None]) -> None:
-    """Tell flows that no step comes any more, and why when an error is being handled."""
+async def has_room(coupled: Coupled | None, step: int, called: asyncio.Event) -> bool:
+    """Wait until a flow has room for a step; False when its program was `called` before that."""
+    if coupled is None or not coupled.takes.full(step):
+        return True
+    waiting = [asyncio.ensure_future(coupled.takes.room(step)), asyncio.ensure_future(called.wait())]
+    try:
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        return waiting[0].done()
+    finally:
+        for each in waiting:
+            each.cancel()
+
+
+async def uncouple(all_coupled: Iterable[Coupled | None], again: bool) -> None:
+    """Tell flows that no step comes any more, and why when an error is being handled.
+
+    Parameters
+    ----------
+    again
+        Whether the program may be run again.
+    """
     error = sys.exception()
     reason = "" if error is None else f"its program has ended: {type(error).__name__}: {error}"
     for coupled in all_coupled:
         if coupled is not None:
-            await coupled.end(reason)
+            await coupled.end(reason, again)

@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextvars
-import inspect
 import logging
+import sys
 import time
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 
-import dask
-
 from dask_hpc.channel import OnChannel
-from dask_hpc.errors import CheckpointError, JobCancelled, JobError, JobFailed, WindowError
+from dask_hpc.errors import CheckpointError, DaskHPCError, JobCancelled, JobError, JobFailed, WindowError
 from dask_hpc.program import block_tasks, blocks
 from dask_hpc.program.block_tasks import Graph, all_right, gathered
+from dask_hpc.program.calling import called
 from dask_hpc.program.copies import Copies
-from dask_hpc.program.coupled import submit_step, uncouple
+from dask_hpc.program.coupled import has_room, submit_step, uncouple
 from dask_hpc.program.found import Place
 from dask_hpc.program.outlines import VersionLost
 from dask_hpc.program.phase import Phase
-from dask_hpc.program.producer import IN_PROGRAM, Change, Producer, Status
+from dask_hpc.program.producer import Change, Producer, Status
 from dask_hpc.program.saving import Saving, insisted
-from dask_hpc.wire import ANNOTATION
 from dask_hpc_policies.layout import (
     Layout,
     Planner,
@@ -144,8 +141,16 @@ class Driver:
             raise
         finally:
             self._running = False
-            await uncouple([phase.coupled for phase in self.phases])
+            await self._left(sys.exception())
         return self
+
+    async def _left(self, error: BaseException | None) -> None:
+        """A run has ended, by that error: flows are told, and a program without a state is asked no more."""
+        again = isinstance(error, WindowError) or not isinstance(error, JobError)
+        await uncouple([phase.coupled for phase in self.phases], again)
+        if error is not None and (self.layout is None or type(error) is JobError):
+            with suppress(DaskHPCError, OSError):
+                await self.producer._stop()
 
     async def _load(self, of_others: bool = False) -> bool:
         """Go on from the newest version that can be read; whether there is one."""
@@ -199,7 +204,7 @@ class Driver:
             await self._elastic(phase)
         else:
             await self._settled()
-            answer = await self._call(phase.function, self)
+            answer = await called(self.job, phase.function, self)
             if phase.kind == "branch" and answer is not None:
                 following = phase.chosen(answer, [other.name for other in self.phases])
         row = {"phase": phase.name, "kind": phase.kind, "steps": self.step - before}
@@ -227,24 +232,9 @@ class Driver:
         try:
             while await self._another(phase):
                 self.producer.busy = 0
-                due = self._copies.due(phase.keep, self._layout(), self.step)
-                kept = self._saving.due(phase.keep, self.step)
-                if due or kept or self._saving.wanted or self.producer.probe() is not None:
-                    await self._settled()
-                    boundaries.clear()
-                if self.producer.probe() is not None:
-                    changed = await self._adapt(phase)
-                    due = self._copies.due(phase.keep, self._layout(), self.step, changed)
-                if due:
-                    await self._settled()
-                    now = self._layout(), self.blocks, self.step
-                    self.blocks = await self._copies.make(self._graph(), *now, self._made, self.producer._ask)
-                state = self._graph, self._layout(), self.blocks, self.dim
-                place = Place(phase.name, self.phase_step, self.step)
-                if kept:
-                    await self._saving.write(*state, place, kept=True)
-                if self._saving.wanted:
-                    await self._saving.write(*state, place)
+                await self._boundary(phase, boundaries)
+                while not await has_room(phase.coupled, self.step + 1, self.producer.called):
+                    await self._boundary(phase, boundaries)
                 # one step is computed while the next one is being submitted
                 last = self.blocks
                 boundaries = [*boundaries[-1:], (self.step, self.phase_step, last)]
@@ -256,7 +246,7 @@ class Driver:
                 self.phase_step += 1
                 self.producer.busy = 1
                 if phase.after is not None:
-                    await self._call(phase.after, self)
+                    await called(self.job, phase.after, self)
                 await all_right(last)
             await self._settled()
         except Exception:
@@ -264,6 +254,28 @@ class Driver:
             raise
         finally:
             self.producer.busy = 0
+
+    async def _boundary(self, phase: Phase, boundaries: list[tuple[int, int, list[Future]]]) -> None:
+        """Do what is to be done between two steps: resize, copy, write a version."""
+        self.producer.called.clear()
+        due = self._copies.due(phase.keep, self._layout(), self.step)
+        kept = self._saving.due(phase.keep, self.step)
+        if due or kept or self._saving.wanted or self.producer.probe() is not None:
+            await self._settled()
+            boundaries.clear()
+        if self.producer.probe() is not None:
+            changed = await self._adapt(phase)
+            due = self._copies.due(phase.keep, self._layout(), self.step, changed)
+        if due:
+            await self._settled()
+            now = self._layout(), self.blocks, self.step
+            self.blocks = await self._copies.make(self._graph(), *now, self._made, self.producer._ask)
+        state = self._graph, self._layout(), self.blocks, self.dim
+        place = Place(phase.name, self.phase_step, self.step)
+        if kept:
+            await self._saving.write(*state, place, kept=True)
+        if self._saving.wanted:
+            await self._saving.write(*state, place)
 
     async def _go_back(self, boundaries: list[tuple[int, int, list[Future]]]) -> None:
         """Go back to the newest step that could be computed; later ones are dropped.
@@ -282,7 +294,7 @@ class Driver:
 
     async def _another(self, phase: Phase) -> bool:
         if callable(phase.steps):
-            return bool(await self._call(phase.steps, self))
+            return bool(await called(self.job, phase.steps, self))
         return self.phase_step < phase.steps
 
     async def _made(self, new: list[Future]) -> None:
@@ -367,7 +379,7 @@ class Driver:
     async def _new_layout(self, phase: Phase, change: Change) -> Layout:
         if phase.adapt is None:
             return self._made_layout(change.nodes)
-        layout = await self._call(phase.adapt, change, self._layout())
+        layout = await called(self.job, phase.adapt, change, self._layout())
         who = f"adapt of phase {phase.name!r}"
         return checked_layout(layout, self.size, change.nodes, self._least(), who)
 
@@ -379,18 +391,3 @@ class Driver:
 
     def _graph(self) -> Graph:
         return Graph(self.job.channel.client, self.job.id, self._name)
-
-    async def _call(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Call the user's function: in a thread of its own when the client is an ordinary one."""
-        client = self.job.channel.client
-        inside = IN_PROGRAM.set(self.job.id)
-        try:
-            with dask.annotate(**{ANNOTATION: self.job.id}):
-                if client._asynchronous:
-                    answer = function(*args)
-                    return await answer if inspect.isawaitable(answer) else answer
-                context = contextvars.copy_context()
-                loop = asyncio.get_running_loop()
-                return await loop.run_in_executor(None, lambda: context.run(function, *args))
-        finally:
-            IN_PROGRAM.reset(inside)

@@ -123,6 +123,8 @@ class Producer:
         #: How the job has ended, when it has.
         self._over: str | None = None
         self._joining: set[asyncio.Task[None]] = set()
+        #: Set when the scheduler says what is to be done at a step boundary, or that there is none any more.
+        self.called = asyncio.Event()
         #: Steps that have begun and not ended: `probe` is for the time between them.
         self.busy = 0
         #: Why a version of the state is to be written at the next step boundary; None: it is not.
@@ -312,6 +314,7 @@ class Producer:
         """A message of the scheduler (runs in the client's event loop)."""
         _, message = event
         kind = message["window"]
+        self.called.set()
         if kind == "over":
             self._over = message["reason"]
             return

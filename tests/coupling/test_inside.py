@@ -14,7 +14,7 @@ from programs import Shared
 from sources import asked, producers, told, whole
 
 import dask_hpc
-from dask_hpc.errors import CouplingError
+from dask_hpc.errors import CouplingError, JobCancelled
 from dask_hpc.scheduler.install import service_of
 
 ROWS = 12
@@ -328,3 +328,42 @@ async def test_what_cannot_be_coupled_is_refused_and_a_flow_has_one_kind_of_prod
             assert await asked(made[0], "close") == "closed"
         await job.cancel()
     await other.close()
+
+
+@live(workers=2, timeout=60)
+async def test_a_program_that_waits_for_room_is_resized_and_ends_with_its_job(c, s, *workers):
+    rt = await dask_hpc.install(c, "fcfs")
+    flow = await rt.couple("heat", FIELDS, queue=2)
+    await flow.analyse(total, name="total")
+    # nobody reads for now
+    values = flow.results("total", timeout=30)
+    async with rt.job("heat", nodes=2, min_nodes=1, max_nodes=2) as job:
+        program = job.program(ROWS, "y").init(begin).elastic(advance, 100, couple=(flow, "T"))
+        run = asyncio.ensure_future(program.run())
+        # between two steps it waits for nothing else
+        await until(lambda: program.step == 2 and not program.producer.busy, "there is no room any more")
+        assert (await job.resize(1))["result"] == "done"
+        assert len(program.producer.nodes) == 1
+        assert [await anext(values) for _ in range(2)] == [(step, after(step)) for step in (1, 2)]
+        await until(lambda: program.step == 4 and not program.producer.busy, "two steps more")
+        await job.cancel("enough")
+        with pytest.raises(JobCancelled, match="enough"):
+            await asyncio.wait_for(run, 20)
+    await flow.close()
+
+
+@live(workers=2, timeout=60)
+async def test_a_program_that_could_not_begin_yet_may_run_again_into_its_flow(c, s, *workers):
+    rt = await dask_hpc.install(c, "fcfs")
+    flow = await rt.couple("heat", FIELDS)
+    await flow.analyse(total, name="total")
+    values = flow.results("total", timeout=30)
+    async with rt.job("other", nodes=2):
+        job = await rt.job("heat", nodes=2).activate()
+        program = job.program(ROWS, "y").init(begin).elastic(advance, 2, couple=(flow, "T"))
+        with pytest.raises(TimeoutError, match="is pending after"):
+            await program.run(timeout=0.1)
+    await program.run()
+    assert await everything(values) == [(step, after(step)) for step in (1, 2)]
+    await job.close()
+    await flow.close()

@@ -103,6 +103,21 @@ async def test_uninstalling_inside_a_window_ends_the_program_with_a_word(c, s, *
 
 
 @live(workers=2)
+async def test_a_program_that_has_no_state_yet_keeps_no_other_one_from_its_job(c, s, *workers):
+    def mistaken(part, status):
+        raise KeyError("typo")
+
+    rt = await dask_hpc.install(c, "fcfs")
+    async with rt.job("heat", nodes=2) as job:
+        with pytest.raises(KeyError, match="typo"):
+            await job.program(HEAT.rows, "y").init(mistaken).elastic(HEAT.step, 3, halo=1).run()
+        program = job.program(HEAT.rows, "y").init(HEAT.start).elastic(HEAT.step, 3, halo=1)
+        await program.run()
+        await same(program)
+    await job.wait(10)
+
+
+@live(workers=2)
 async def test_a_program_that_nobody_holds_leaves_nothing_behind(c, s, *workers):
     rt = await dask_hpc.install(c, "fcfs")
     async with rt.job("heat", nodes=2) as job:

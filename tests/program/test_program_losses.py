@@ -234,3 +234,4 @@ async def test_two_neighbours_that_die_at_once_end_in_the_right_field_or_a_clear
         else:
             assert isinstance(found, JobError)
             assert "copies are made every `keep` steps" in str(found)
+            assert job.id not in engine(s).rounds.windows.producers, "nobody waits for it"

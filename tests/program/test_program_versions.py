@@ -17,26 +17,39 @@ import psutil
 import pytest
 from distributed import Worker
 from helpers import live, until
-from programs import HEAT, going, heat, same, start, stepped, worker_of
+from programs import HEAT, committed, going, heat, same, start, stepped, whole, worker_of
 
 import dask_hpc
 from dask_hpc.checkpoint.store import Store
 from dask_hpc.errors import CheckpointError
+from dask_hpc.scheduler.internals import writes
 
 EVERY = {"hpc.checkpoint.every": "200 ms", "hpc.tick": "50 ms"}
 
 
-def whole(program):
-    """The versions in the store that are whole, as the program knows them."""
-    return [row for row in program.commits if row["state"] == "complete" and row["why"] != "kept"]
+@live(workers=2, timeout=60)
+async def test_a_program_that_has_not_heard_that_a_version_is_due_is_asked_again(
+    c, s, *workers, tmp_path, monkeypatch
+):
+    tell, lost = writes.tell, []
 
+    def tells(scheduler, topic, message):
+        if not lost and message["window"] == "checkpoint":
+            lost.append(message)
+        else:
+            tell(scheduler, topic, message)
 
-async def committed(program, run, more=1):
-    """Wait until the program has so many whole versions more."""
-    goal = len(whole(program)) + more
-    await until(lambda: len(whole(program)) >= goal or run.done(), f"{more} versions more")
-    if run.done():
-        run.result()
+    with dask.config.set(EVERY | {"hpc.checkpoint.store": str(tmp_path), "hpc.window-timeout": "500 ms"}):
+        rt = await dask_hpc.install(c, "fcfs")
+        async with rt.job("heat", nodes=2, protect=True) as job:
+            program = heat(job)
+            run = start(program)
+            await committed(program, run)
+            monkeypatch.setattr(writes, "tell", tells)
+            await until(lambda: lost, "it does not hear")
+            await committed(program, run)
+            program.data["stop"] = True
+            await asyncio.wait_for(run, 25)
 
 
 def odd(part, status):

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 from distributed import Client
-from helpers import asleep, live, record, started, until
+from helpers import asleep, engine, live, record, started, until
 from producers import BOUNDS, ask, lay_out, pending, producing
 
 import dask_hpc
@@ -50,6 +50,26 @@ async def test_a_producer_on_another_client_hears_of_its_windows(c, s, *workers)
         resize = ask(job, 1)
         await lay_out(producer)
         assert (await resize)["result"] == "done"
+        await producer.stop()
+    await job.wait(10)
+
+
+@live(timeout=60)
+async def test_a_producer_whose_client_is_gone_for_good_is_one_no_more(c, s, *workers):
+    rt = await dask_hpc.install(c, "fcfs", client_timeout_s=0.3)
+    async with rt.job("main", **BOUNDS) as job:
+        await started(s, job, 2)
+        async with Client(s.address, asynchronous=True) as other:
+            found = (await dask_hpc.runtime(other)).find(job.id)
+            await found.producer().start(10)
+        assert job.id in engine(s).rounds.windows.producers
+        await until(lambda: job.id not in engine(s).rounds.windows.producers, "it is forgotten")
+        # nobody is asked, and there may be another one
+        assert (await job.resize(1))["result"] == "done"
+        producer = job.producer()
+        await producer.start(10)
+        with pytest.raises(WindowError, match=r"has a producer already.*producer\.stop\(\)"):
+            await job.producer().start(10)
         await producer.stop()
     await job.wait(10)
 

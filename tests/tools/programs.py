@@ -80,3 +80,16 @@ def members(s, job):
 def worker_of(s, workers, node):
     """The worker that is a node."""
     return next(w for w in workers if w.address in engine(s).state.nodes.nodes[node].workers)
+
+
+def whole(program):
+    """The versions in the store that are whole, as the program knows them."""
+    return [row for row in program.commits if row["state"] == "complete" and row["why"] != "kept"]
+
+
+async def committed(program, run, more=1):
+    """Wait until the program has so many whole versions more."""
+    goal = len(whole(program)) + more
+    await until(lambda: len(whole(program)) >= goal or run.done(), f"{more} versions more")
+    if run.done():
+        run.result()

@@ -137,7 +137,7 @@ class ProtectedJobs:
         one = self._of.get(self._state.jobs.find(job).id)
         if one is None:
             return None
-        one.topic, one.asked = topic, False
+        one.topic, one.asked_s = topic, None
         return {"name": one.name, "store": one.store}
 
     async def give_up_commit(self, job: str, lost: bool) -> None:
@@ -146,7 +146,7 @@ class ProtectedJobs:
         It is asked again: after the interval, or at once when it was the state that was `lost`.
         """
         if (one := self._of.get(job)) is not None:
-            one.asked = False
+            one.asked_s = None
             one.tried_s = one.tried_s if lost else self._state.now_s()
 
     async def commit_program(
@@ -316,8 +316,8 @@ class ProtectedJobs:
     def _ask(self, id: str, one: ProtectedJob, why: str) -> None:
         if one.topic is None:
             self._write(id, one)
-        elif not one.asked:
-            one.asked = True
+        elif not one.is_asked(self._state):
+            one.asked_s = self._state.now_s()
             writes.tell(self._state.scheduler, one.topic, {"window": "checkpoint", "reason": why})
 
     def _write(self, id: str, one: ProtectedJob) -> None:
@@ -336,7 +336,7 @@ class ProtectedJobs:
         self._follow(one, self._commits.begin(plan, keys, one.store, id, known, services=one.services))
 
     def _follow(self, one: ProtectedJob, commit: Commit) -> None:
-        one.asked, one.newest = False, commit
+        one.asked_s, one.newest = None, commit
         task = asyncio.ensure_future(self._followed(one, commit))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -394,7 +394,7 @@ class ProtectedJobs:
             cost_s=one.cost_s,
             # results are written beside the tasks of their job: nothing tells what that costs it
             held_up_s=fmean(one.held_ups_s) if one.held_ups_s else None,
-            under_way=one.asked or one.writing,
+            under_way=one.is_asked(self._state) or one.writing,
             end_s=min(ends, default=None),
             ahead_s=one.step_s + settings.tick_s,
         )

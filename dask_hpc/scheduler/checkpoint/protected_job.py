@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from dask_hpc.scheduler.checkpoint.commit import Commit
 from dask_hpc.scheduler.checkpoint.results import Results
 from dask_hpc.scheduler.tables.jobs import JobRecord
+from dask_hpc.scheduler.tables.state import State
 
 #: Versions in whose mean a program was held up.
 _HELD_UPS = 20
@@ -29,8 +30,8 @@ class ProtectedJob:
     services: str | None = None
     #: Topic of its program, which writes; None: its results are written.
     topic: str | None = None
-    #: When it was asked and has not begun since; it is asked once a version.
-    asked: bool = False
+    #: When it was asked, if it has not begun since.
+    asked_s: float | None = None
     #: Seconds that a step of its program takes.
     step_s: float = 0.0
     #: What versions have held its program up, lately.
@@ -53,6 +54,11 @@ class ProtectedJob:
     def writing(self) -> bool:
         """Whether a version is being written."""
         return self.newest is not None and self.newest.ended_s is None
+
+    def is_asked(self, state: State) -> bool:
+        """Whether its program has been asked; it may have been away, and is asked again some time later."""
+        limit_s = state.settings.window_timeout_s
+        return self.asked_s is not None and state.now_s() - self.asked_s < limit_s
 
     def try_again(self, now_s: float) -> bool:
         """The version of what there was at its end has failed; whether it is tried again, in a while."""

@@ -64,10 +64,12 @@ class Window:
 class Member:
     """What is known of a job that iterates."""
 
-    def __init__(self, job: JobRecord, members: Iterable[str], topic: str) -> None:
+    def __init__(self, job: JobRecord, members: Iterable[str], topic: str, client: str) -> None:
         self.job = job
-        #: Event topic on which its client listens.
+        #: Its client, the event topic on which that listens, and when it was there last.
+        self.client = client
         self.topic = topic
+        self.seen_s = 0.0
         #: Ids of the nodes its state is laid out over, in order.
         self.members: list[str] = list(members)
         self.window: Window | None = None
@@ -115,8 +117,10 @@ class Windows:
 
     # ------------------------------------------------------------- producers
 
-    def register(self, job: JobRecord, topic: str) -> list[str]:
+    def register(self, job: JobRecord, topic: str, client: str) -> list[str]:
         """A running job says that it iterates; returns its nodes, over which it lays its state out.
+
+        Once its client has been gone for ``hpc.client-timeout``, it iterates no more.
 
         Raises
         ------
@@ -124,12 +128,16 @@ class Windows:
             When it is not running, or has said so before.
         """
         if job.id in self.producers:
-            raise WindowError(f"job {job.id} has a producer already; a job has one")
+            raise WindowError(
+                f"job {job.id} has a producer already; a job has one: stop that first (producer.stop())"
+            )
         if job.state not in ("running", "adapting"):
             raise WindowError(f"job {job.id} is {job.state}; only a running job can become a producer")
         self.state.leave_common(job)
-        self.producers[job.id] = Member(job, (node.id for node in self._settled(job)), topic)
-        return list(self.producers[job.id].members)
+        producer = Member(job, (node.id for node in self._settled(job)), topic, client)
+        producer.seen_s = self.state.now_s()
+        self.producers[job.id] = producer
+        return list(producer.members)
 
     def section(self) -> Mapping[str, Any]:
         """How long windows have held producers up, in the mean, and how many there were, by job."""
@@ -243,11 +251,19 @@ class Windows:
         self._end(producer, False, Reason(ReasonCode.ABORTED, why))
 
     def poll(self) -> None:
-        """Abort windows that have lost a node or whose producer is silent; open those that are due."""
+        """Abort windows that have lost a node or whose producer is silent; open those that are due.
+
+        A loss cannot be aborted: a producer that is silent then is told of it again.
+        """
         now_s = self.state.now_s()
         limit_s = self.state.settings.window_timeout_s
         for producer in list(self.producers.values()):
             window = producer.window
+            if producer.client in self.state.scheduler.clients:
+                producer.seen_s = now_s
+            elif now_s - producer.seen_s >= self.state.settings.client_timeout_s:
+                self.forget(producer.job)
+                continue
             if window is None:
                 self._reconcile(producer)
                 continue
@@ -255,7 +271,13 @@ class Windows:
             if gone:
                 text = f"node {', '.join(gone)} was lost during window {window.id}"
                 self._end(producer, False, Reason(ReasonCode.NODES_GONE, text))
-            elif now_s - window.since_s >= limit_s and not (window.lost and window.told):
+            elif now_s - window.since_s < limit_s:
+                continue
+            elif window.lost and window.told:
+                if window.phase == "preparing":
+                    # it may have been away when it was told
+                    self._tell_producer(producer)
+            else:
                 what = {
                     "preparing": "its step boundary has not come" if window.told else "joiners are not ready",
                     "redistributing": "its layout has not changed",

@@ -55,7 +55,7 @@ class ProducerMethods:
         `client` is told about windows on `topic`, from this moment: its own message that it listens may come
         after the first of them.
         """
-        members = self._engine.rounds.windows.register(self._state.jobs.find(job), topic)
+        members = self._engine.rounds.windows.register(self._state.jobs.find(job), topic, client)
         self._state.scheduler.subscribe_topic(topic, client)
         return members
 
