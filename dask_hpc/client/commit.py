@@ -146,8 +146,9 @@ class Commit:
         return await self._ask(0.0) if "id" in self._row else dict(self._row)
 
     async def _ask(self, wait_s: float) -> dict[str, Any]:
-        most_s = min(_ASK_S, wait_s)
-        self._row = dict(await self._channel.ask("checkpoint_row", commit=self._row["id"], wait_s=most_s))
+        if self._row["state"] != "complete":  # what is stays so, and the cluster may have forgotten it
+            most_s = min(_ASK_S, wait_s)
+            self._row = dict(await self._channel.ask("checkpoint_row", commit=self._row["id"], wait_s=most_s))
         if self._row["state"] in _OVER:
             self._kept = None
         return dict(self._row)

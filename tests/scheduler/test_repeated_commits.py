@@ -14,7 +14,7 @@ from losses import kill
 import dask_hpc
 from dask_hpc.checkpoint.store import Store
 from dask_hpc.errors import CheckpointError
-from dask_hpc.scheduler.checkpoint import commits
+from dask_hpc.scheduler.checkpoint import remembered
 from dask_hpc.scheduler.rpc.service import of
 
 #: How often each step was computed.
@@ -65,7 +65,7 @@ async def test_after_the_interval_the_next_call_writes(c, s, a, tmp_path, monkey
     value = c.submit(np.zeros, 10)
     await rt.checkpoint(value, "value", every="10 min")
     # what is asked for every so often is not forgotten because there is much else
-    monkeypatch.setattr(commits, "_REMEMBERED", 1)
+    monkeypatch.setattr(remembered, "_WHOLE", 1)
     for name in ("one", "two", "three"):
         await rt.checkpoint(value, name)
     passed_s = 500.0

@@ -26,6 +26,7 @@ from dask_hpc.scheduler.checkpoint.left import Left
 from dask_hpc.scheduler.checkpoint.memory import Memory
 from dask_hpc.scheduler.checkpoint.protected import Protected
 from dask_hpc.scheduler.checkpoint.reading import Reading
+from dask_hpc.scheduler.checkpoint.remembered import Remembered
 from dask_hpc.scheduler.checkpoint.to_levels import ToLevels
 from dask_hpc.scheduler.core.engine import Engine
 from dask_hpc.scheduler.internals import remote
@@ -36,8 +37,6 @@ from dask_hpc_policies.codec import decode
 
 logger = logging.getLogger(__name__)
 
-#: Commits that are remembered after their end.
-_REMEMBERED = 50
 #: What is given up when the scheduler closes has gone by then, in seconds.
 _CLOSES_S = 3.0
 #: What Python says to who needs a thread when the script of a cluster has ended, and that is being closed.
@@ -70,14 +69,14 @@ class Commits:
             engine.state, engine.admission.gate, watched, self.protected, self._held, self.left, self._reading
         )
         self.protected.unused.append(self._unused)
-        self._commits: dict[int, Commit] = {}
+        self._remembered = Remembered()
+        #: Always this very object.
+        self._commits = self._remembered.commits
         self._tasks: set[asyncio.Task[None]] = set()
         #: Hears of it while there are some.
         self._at_end = _AtEnd(self._closing)
         #: One version of a name is written at a time: see `Commit.turns`.
         self._turns: dict[tuple[str | None, str], asyncio.Lock] = {}
-        #: Of what is asked for every so often, by folder and name, the newest is remembered.
-        self._repeated: set[tuple[str | None, str]] = set()
         #: One that is installed again begins elsewhere: it knows no commits of the one before.
         self._last = uuid.uuid4().int >> 80
 
@@ -134,8 +133,8 @@ class Commits:
             folder, instead = None, folder
         made, now_s = decode(Plan, dict(plan)), self._state.now_s()
         if every_s is not None:
-            self._repeated.add((folder, made.name))
-            last = self._latest().get((folder, made.name))
+            self._remembered.repeated.add((folder, made.name))
+            last = self._remembered.latest().get((folder, made.name))
             if last is not None and last.due(now_s, every_s) is None:
                 return {**last.row(now_s), "begun": False}
         commit = self.begin(made, keys, folder, levels=asked, services=services, instead=instead)
@@ -177,7 +176,7 @@ class Commits:
         now_s, asked = self._state.now_s(), tuple(levels_of(store) if levels is None else levels)
         made = Commit(self._last, plan, services, store, now_s, asked, job=job, protect=protect)
         made.instead = instead
-        if (last := self._latest().get(made.place)) is not None:
+        if (last := self._remembered.latest().get(made.place)) is not None:
             # those of the newest are compared, and there may be many
             last.keys = ()
         made.keys = tuple(keys)
@@ -219,11 +218,12 @@ class Commits:
         ValueError
             When it is not known (any more).
         """
-        one = self._known(commit)
-        if wait_s > 0:
+        one = self._commits.get(commit)
+        if one is not None and wait_s > 0:
             waiting = asyncio.wait_for(one.ended.wait(), min(wait_s, _LONGEST_WAIT_S))
             await asyncio.gather(waiting, return_exceptions=True)
-        return one.row(self._state.now_s())
+        now_s = self._state.now_s()
+        return self._remembered.row(commit, now_s) if one is None else one.row(now_s)
 
     async def cancel(self, commit: int) -> dict[str, Any]:
         """Give a version up, unless it gets its name by now; its row, which says what has become of it later.
@@ -233,17 +233,12 @@ class Commits:
         ValueError
             When it is not known (any more).
         """
-        one = self._known(commit)
-        if one.task is not None and not (one.ended.is_set() or one.named or one.cancelled):
+        one = self._commits.get(commit)
+        over = one is None or one.ended.is_set() or one.named or one.cancelled
+        if one is not None and one.task is not None and not over:
             one.cancelled = True
             one.task.cancel()
-        return one.row(self._state.now_s())
-
-    def _known(self, commit: int) -> Commit:
-        one = self._commits.get(commit)
-        if one is None:
-            raise ValueError(f"commit is {commit!r}, which is not known (any more); see rt.status()")
-        return one
+        return self._remembered.row(commit, self._state.now_s())
 
     def status(self) -> Mapping[str, Any]:
         """What is protected, what has come back, and the latest commit of each name.
@@ -331,7 +326,7 @@ class Commits:
         if folder is None:
             return "; hpc.checkpoint.store is not set, so the loss of their hosts loses them"
         services, plan = services_of(plan), unserved(plan)
-        last = self._latest().get((folder, plan.name))
+        last = self._remembered.latest().get((folder, plan.name))
         # the next version of a loop may have the same plan: that says nothing of results
         if last is None or (last.plan, last.keys) != (plan, tuple(keys)) or last.state == "failed":
             self.begin(plan, keys, folder, services=services).urgent = True
@@ -386,15 +381,4 @@ class Commits:
             there = what_there_is(commit.version, commit.levels)
             logger.log(level, "Checkpoint %r: %s: %s", commit.plan.name, there, reason)
         commit.ended.set()
-        self._forget()
-
-    def _latest(self) -> dict[tuple[str | None, str], Commit]:
-        """The newest commit of each name, by folder and name."""
-        return {one.place: one for one in self._commits.values()}
-
-    def _forget(self) -> None:
-        """Remember the last commits, those that are under way, and what the next ones are to wait after."""
-        needed = [one for place, one in self._latest().items() if place in self._repeated]
-        for one in list(self._commits.values())[:-_REMEMBERED]:
-            if one.ended.is_set() and one not in needed:
-                del self._commits[one.id]
+        self._remembered.forget(self._state.now_s())
