@@ -13,6 +13,7 @@ from helpers import asleep, engine, live, started, traces_of_ours, until
 from tasks import inc
 
 import dask_hpc
+from dask_hpc.scheduler.tables.watched import Watched
 
 ENDS = {"released", "erred", "forgotten"}
 KINDS = (ShuffleSchedulerPlugin, WorkStealing)
@@ -122,6 +123,27 @@ async def test_they_do_while_something_is_watched_with_a_job_and_without(c, s, *
         await asleep(s)
         await look(c, s, seen)
         watched.unwatch("kept", hears)
+        assert traces_of_ours(s) == []
+        assert await kept == 2
+
+
+@pytest.mark.parametrize("first_goes", ["before", "after"])
+@live(2)
+async def test_they_do_while_two_installations_watch_something(c, s, *workers, first_goes):
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        seen, told = Seen(monkeypatch), []
+        # one that was uninstalled and has something left to do, and that of the next installation
+        both = Watched(s), Watched(s)
+        for number, watched in enumerate(both):
+            watched.watch("kept", hears := lambda key, *_, number=number: told.append(number))
+            watched.hears = hears
+        kept = c.submit(inc, 1, key="kept")
+        assert await kept == 2
+        assert set(told) == {0, 1}
+        assert await look(c, s, seen), "most calls are spared"
+        for watched in both if first_goes == "before" else reversed(both):
+            watched.unwatch("kept", watched.hears)
+            await look(c, s, seen)
         assert traces_of_ours(s) == []
         assert await kept == 2
 

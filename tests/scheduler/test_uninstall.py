@@ -26,7 +26,8 @@ from helpers import (
 from tasks import inc
 
 import dask_hpc
-from dask_hpc.errors import InstallError, JobCancelled
+from dask_hpc.errors import CheckpointError, InstallError, JobCancelled
+from dask_hpc.scheduler.rpc.service import of
 
 #: Stock queues them, the runtime takes them over a chunk at a time.
 BACKLOG = 700
@@ -196,3 +197,33 @@ async def test_leaving_the_context_of_a_job_after_uninstall_does_no_harm(c, s, *
     assert c.id in s.clients
     assert s.clients[c.id].wants_what
     await until(lambda: not set(ENTRIES) & set(s.stream_handlers), "the last handler has gone")
+
+
+@pytest.mark.errors("dask_hpc was uninstalled")
+@pytest.mark.usefixtures("memory")
+@live(workers=1)
+async def test_uninstall_while_a_version_for_memory_waits(c, s, a):
+    rt = await dask_hpc.install(c)
+    there = await c.scatter(inc)
+    never = c.submit(inc, 1, resources={"none": 1})
+    commit = await rt.checkpoint([there, never], "values", levels=("L1",), wait=False)
+    await until(lambda: there.key in of(s).commits.protected, "what is there is written")
+    await rt.uninstall()
+    await until(lambda: commit._row["state"] == "failed", "it is given up")
+    assert traces_of_ours(s) == []
+
+
+@pytest.mark.usefixtures("memory")
+@live(workers=1)
+async def test_uninstall_after_a_version_was_given_to_somebody_who_does_not_read_it(c, s, a):
+    rt = await dask_hpc.install(c)
+    await rt.checkpoint(await c.scatter([{"a": 1}]), "values", levels=("L1",))
+    with pytest.raises(CheckpointError, match="allow_pickle"):
+        await dask_hpc.restore("values", c)
+    commits = of(s).commits
+    (record,) = commits._memory.records.values()
+    await rt.uninstall()
+    assert traces_of_ours(s) == []
+    # nor does an answer that is on its way begin anything anew
+    commits.left.given.give(record, trusted=False)
+    assert traces_of_ours(s) == []

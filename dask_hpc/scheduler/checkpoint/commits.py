@@ -310,6 +310,7 @@ class Commits:
         for task in self._tasks:
             task.cancel()
         self._watched.leave(self._at_end)
+        self.left.given.end()
         self._held.end()
         self._reading.end()
         self.protected.unwrap()

@@ -18,8 +18,9 @@ from dask_hpc.checkpoint.plan import Plan
 from dask_hpc.checkpoint.services import closed, served, services_of
 from dask_hpc.errors import CheckpointError
 from dask_hpc.scheduler.checkpoint.kept import Kept
-from dask_hpc.scheduler.checkpoint.memory import Memory, copies_in
+from dask_hpc.scheduler.checkpoint.memory import Memory
 from dask_hpc.scheduler.checkpoint.protected import Protected
+from dask_hpc.scheduler.checkpoint.to_memory import copies_in
 from dask_hpc.scheduler.checkpoint.writing import Writing
 from dask_hpc.scheduler.internals import reads
 from dask_hpc.scheduler.tables.state import State

@@ -11,20 +11,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from dask_hpc.checkpoint import keys as keys_of
 from dask_hpc.checkpoint import whereabouts
 from dask_hpc.checkpoint.describe import PROGRAM, RESULTS
-from dask_hpc.checkpoint.opening import block_keys
 from dask_hpc.checkpoint.record import Record, dump, parse
 from dask_hpc.checkpoint.store_threads import in_store, soon
 from dask_hpc.checkpoint.whereabouts import Whereabouts
 from dask_hpc.errors import CheckpointError, WorkerError
+from dask_hpc.scheduler.checkpoint.given import Given
 from dask_hpc.scheduler.checkpoint.held import Held
-from dask_hpc.scheduler.checkpoint.memory import Kept, Memory
+from dask_hpc.scheduler.checkpoint.memory import Memory
 from dask_hpc.scheduler.checkpoint.protected import Protected
+from dask_hpc.scheduler.checkpoint.to_memory import Kept
 from dask_hpc.scheduler.internals import remote
 from dask_hpc.scheduler.tables.parts import Method
 from dask_hpc.scheduler.tables.state import State
@@ -32,13 +32,13 @@ from dask_hpc.scheduler.tables.watched import Watched
 from dask_hpc.worker import host_memory
 from dask_hpc.worker.fetching import ask
 from dask_hpc.worker.left_behind import Owner, answers
-from dask_hpc.worker.saved import MEMORY, MemoryCopy, copies_of
+from dask_hpc.worker.saved import MEMORY, copies_of
 from dask_hpc_policies.wording import counted
 
 logger = logging.getLogger(__name__)
 
-#: A worker has looked at its host by then; what a client was given it has submitted by then, in seconds.
-_LOOKED_S, _SUBMITTED_S = 30.0, 60.0
+#: A worker has looked at its host by then, in seconds.
+_LOOKED_S = 30.0
 #: A worker that has joined a moment ago carries our plugin by then; how often one looks, in seconds.
 _JOINED_S, _AGAIN_S = 5.0, 0.1
 
@@ -62,7 +62,7 @@ class Left:
         lost: Callable[[], None],
     ) -> None:
         self._state, self._scheduler = state, state.scheduler
-        self._watched, self._protected = watched, protected
+        self._protected = protected
         self._memory, self._held, self._lost = memory, held, lost
         #: Ids of schedulers that have left something, and of this one.
         self._schedulers = {self._scheduler.id}
@@ -78,9 +78,7 @@ class Left:
         self._stores: set[str] = set()
         #: Names of jobs that still may ask for results that were left.
         self._jobs: set[str] = set()
-        #: What clients were given and have not submitted yet, and what has just come, by key.
-        self._due: dict[Any, MemoryCopy] = {}
-        self._came: dict[Any, Kept] = {}
+        self.given = Given(watched, protected, memory, held, self._unclaimed)
 
     def methods(self) -> Mapping[str, Method]:
         """What clients and workers may call."""
@@ -152,7 +150,7 @@ class Left:
         newest = whole[-1]
         chosen = [each for each in whole if _run(each) == _run(newest) is not None] or [newest]
         for record in chosen:
-            self._give(record, allow_pickle)
+            self.given.give(record, allow_pickle)
         texts = [await asyncio.to_thread(dump, record) for record in chosen]
         return {
             "records": texts,
@@ -316,47 +314,11 @@ class Left:
             ]
         )
 
-    def _give(self, record: Record, trusted: bool) -> None:
-        """A client is about to read a version: protect its results from the moment on in which they come."""
-        self._memory.touch(record.id)
-        self._memory.about_to_be_read(record.id)
-        copies = iter(copies_of(record))
-        token, plan = record.token(trusted), record.manifest.plan
-        keys = [key for array in plan.arrays for key in block_keys(plan, array, token)]
-        for key, copy in zip(keys, copies, strict=True):
-            if key not in self._due and key not in self._protected:
-                self._due[key] = copy
-                self._watched.watch(key, self._moved)
-        # a record has its files beside its plan
-        plan = replace(plan, files=record.files)
-        self._held.know(MEMORY + record.id, plan, record.manifest.version, keys)
-        asyncio.get_running_loop().call_later(_SUBMITTED_S, self._given, record, keys)
-
-    def _given(self, record: Record, keys: Sequence[Any]) -> None:
-        """What has not been submitted by now is not waited for."""
-        for key in keys:
-            if self._due.pop(key, None) is not None:
-                self._watched.unwatch(key, self._moved)
-        known = record.id in self._memory.records
-        if known and record.id in self._taken and MEMORY + record.id not in self._protected.folders():
+    def _unclaimed(self, record: Record) -> None:
+        """Whoever was given a version has not read it: one that was left may be dropped again."""
+        if record.id in self._taken:
             self._memory.touch(record.id, False)
             self._expire_later()
-
-    def _moved(self, key: Any, start: str, finish: str) -> None:
-        copy = self._due.pop(key, None)
-        if copy is not None:
-            if not self._came:
-                # not in the middle of a transition
-                asyncio.get_running_loop().call_soon(self._protect)
-            self._came[key] = copy, "object"
-
-    def _protect(self) -> None:
-        came, self._came = self._came, {}
-        for key in came:
-            self._watched.unwatch(key, self._moved)
-        self._protected.add(came)
-        for version in {copy.version for copy, _ in came.values()}:
-            self._memory.read(version)
 
     def _expire_later(self) -> None:
         linger_s = self._state.settings.checkpoint_linger_s

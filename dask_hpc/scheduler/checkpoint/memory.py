@@ -12,27 +12,27 @@ import logging
 import uuid
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
 from dask_hpc.checkpoint.blobs import Home
-from dask_hpc.checkpoint.plan import Array, Plan
+from dask_hpc.checkpoint.plan import Plan
 from dask_hpc.checkpoint.record import Record, made
 from dask_hpc.checkpoint.whereabouts import Whereabouts
 from dask_hpc.errors import CheckpointError
 from dask_hpc.scheduler.checkpoint.asked import managers_of
 from dask_hpc.scheduler.checkpoint.dropping import Dropping
 from dask_hpc.scheduler.checkpoint.listed import Listed
-from dask_hpc.scheduler.checkpoint.writing import Block, Writing
+from dask_hpc.scheduler.checkpoint.to_memory import InMemory, Kept, copies_in
+from dask_hpc.scheduler.checkpoint.writing import Writing
 from dask_hpc.scheduler.tables.state import State
 from dask_hpc.scheduler.tables.watched import Watched
-from dask_hpc.worker import host_memory
 from dask_hpc.worker.fetching import Patience, ask, be_patient
 from dask_hpc.worker.keeping import keep
 from dask_hpc.worker.parities import blobs_of, protect
 from dask_hpc.worker.repairing import TooManyLostError, repaired
-from dask_hpc.worker.saved import MEMORY, MemoryCopy
+from dask_hpc.worker.saved import MEMORY
 from dask_hpc_policies.resilience.redundancy_sets import Scheme
 
 logger = logging.getLogger(__name__)
@@ -43,35 +43,6 @@ _READ_S = 60.0
 _REMEMBERED = 100
 #: One that is there says so by then; versions that go with the scheduler are dropped by then, in seconds.
 _LOOKED_S, _CLOSES_S = 2.0, 3.0
-
-#: A copy of a result, and the name of its type.
-Kept = tuple[MemoryCopy, str]
-
-
-@dataclass(frozen=True, slots=True)
-class InMemory:
-    """A version that is being written to the memories of hosts."""
-
-    #: Failure domain of each host, by its manager.
-    domains: Mapping[Home, str]
-    #: What `host_memory.home` wants to know.
-    manager: Mapping[str, Any]
-    #: Who moves what is written: see `host_memory.write`.
-    transfer: str
-    #: Versions of which managers may have what nobody has heard of, and nobody needs.
-    ended: tuple[str, ...] = ()
-    version: str = field(default_factory=lambda: uuid.uuid4().hex)
-
-    def call(self, address: str, array: Array, keys: Mapping[int, Any]) -> tuple[Any, dict[str, Any]]:
-        """What writes results on a worker, and its arguments."""
-        return host_memory.write, {
-            "array": array,
-            "keys": keys,
-            "manager": self.manager,
-            "transfer": self.transfer,
-            "version": self.version,
-            "ended": self.ended,
-        }
 
 
 class Memory:
@@ -94,6 +65,7 @@ class Memory:
         self._given_s: dict[str, float] = {}
         #: The same of those that somebody has asked for and reads in a moment.
         self._about_s: dict[str, float] = {}
+        self._ended = False
 
     @property
     def manager(self) -> dict[str, Any]:
@@ -315,7 +287,7 @@ class Memory:
     def _look(self) -> None:
         """Listen while something would go with this scheduler: what nobody has asked for stays anyway."""
         goes = self.records.keys() - self.untouched or self._dropping.plans
-        (self._watched.listen if goes else self._watched.leave)(self)
+        (self._watched.listen if goes and not self._ended else self._watched.leave)(self)
 
     async def there(self, homes: Iterable[Home]) -> set[Home]:
         """Those of these managers that answer."""
@@ -387,14 +359,6 @@ class Memory:
         self._segments.clear()
         self.records.clear()
         self.untouched.clear()
-        self._watched.leave(self)
-
-
-def copies_in(version: str, blocks: Mapping[Any, Block], of: str, draft: str = "") -> dict[Any, Kept]:
-    """Copies of results in a version of `of` in memory (its name as long as it is not whole: `draft`)."""
-    made: dict[Any, Kept] = {}
-    for key, block in blocks.items():
-        assert block.home is not None
-        copy = MemoryCopy(version, block.array, block.number, block.written, block.home, draft=draft, of=of)
-        made[key] = copy, block.type_name
-    return made
+        # what is given up from now on may still be planned to be dropped later
+        self._ended = True
+        self._look()

@@ -101,6 +101,10 @@ class Watched(SchedulerPlugin):
                 self._scheduler.remove_plugin(self.name)
                 self._stock.give_back()
             else:
+                # one that was uninstalled may have something left to do: in its place this one would keep it
+                # from giving back what it has taken of stock's, for good
+                while self.name in self._scheduler.plugins:
+                    self.name += "-too"
                 self.transition = _telling(self._keys, *self._stock.take())  # type: ignore[method-assign]
                 self._scheduler.add_plugin(self, name=self.name)
 
