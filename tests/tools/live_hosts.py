@@ -20,10 +20,10 @@ from dask_hpc.worker import host_memory
 from dask_hpc.worker.managers import listening
 
 
-async def host(stack: AsyncExitStack, scheduler: Scheduler, name: str) -> Worker:
-    """A host that joins."""
+async def host(stack: AsyncExitStack, scheduler: Scheduler, name: str, **more: Any) -> Worker:
+    """A host that joins; `more` is for its worker."""
     with dask.config.set({"hpc.node.host": name}):
-        worker = await stack.enter_async_context(Worker(scheduler.address, nthreads=1, name=name))
+        worker = await stack.enter_async_context(Worker(scheduler.address, nthreads=1, name=name, **more))
         await until(lambda: HEARTBEAT in worker.metrics, "it has the runtime")
         # where it is is said by the configuration, which is that of all of them later
         host_memory._manager(worker)

@@ -34,6 +34,7 @@ from dask_hpc.worker.parities import blobs_of, protect
 from dask_hpc.worker.repairing import TooManyLostError, repaired
 from dask_hpc.worker.saved import MEMORY
 from dask_hpc_policies.resilience.redundancy_sets import Scheme
+from dask_hpc_policies.wording import counted
 
 logger = logging.getLogger(__name__)
 
@@ -104,10 +105,11 @@ class Memory:
         """
         # versions may follow each other at once, where there is room for two
         await self._dropping.done(_LOOKED_S)
-        version = await self._begin(writing)
+        begun = version = await self._begin(writing)
         writing.draft = version.version
         try:
             await writing.run(version.call)
+            version = await self._joined(version, writing)
             copies, note = await self._protect(version, writing, scheme, plan.name)
             homes = {str(block.pack): home for home, block in writing.held}
             groups = {id(copy.group): copy.group for copy, _ in copies.values() if copy.group is not None}
@@ -123,7 +125,8 @@ class Memory:
         except BaseException:
             self._note(version, writing)
             late_s = asyncio.get_running_loop().time() + self._state.settings.checkpoint_ask_again_s
-            for home in version.domains:  # any may have what nobody has heard of, and hang
+            # any may have what nobody has heard of, and hang
+            for home in {**begun.domains, **version.domains}:
                 self._dropping.drop_at(late_s, home, (), version.version)
             self.drop([version.version])
             self._over.append(version.version)
@@ -201,12 +204,28 @@ class Memory:
         return f"{MEMORY}{record.id}", reason
 
     async def _begin(self, writing: Writing | None = None) -> InMemory:
-        """Have a manager on every host, for a version; see `managers_of`."""
+        """Have a manager on every host, for a version; see `managers_of`.
+
+        Where there is no worker yet results are waited for: who writes them then has a manager started.
+        """
         manager = self.manager
         be_patient(Patience(*manager["patience"]))
-        domains = await managers_of(self._scheduler, manager, writing)
+        waits = writing is not None and writing.left and not self._scheduler.workers
+        domains = {} if waits else await managers_of(self._scheduler, manager, writing)
         self._dropping.again(domains)
         return InMemory(domains, manager, self._state.settings.checkpoint_transfer, tuple(self._over))
+
+    async def _joined(self, version: InMemory, writing: Writing) -> InMemory:
+        """A version that is written, with the hosts of now if some that hold it came while it was."""
+        held = {home for home, _ in writing.held}
+        if held <= version.domains.keys():
+            return version
+        try:
+            there = (await self._begin(writing)).domains
+        except CheckpointError:  # nobody is there any more; managers are, for a while
+            return version
+        known = {home: domain for home, domain in version.domains.items() if home in held}
+        return replace(version, domains={**known, **there})
 
     async def _protect(
         self, version: InMemory, writing: Writing, scheme: Scheme | None, name: str
@@ -226,17 +245,23 @@ class Memory:
             )
         except (OSError, CheckpointError) as error:
             return copies, f"L2: {error}"
+        told = [reason] if reason else []
+        if alone := [home.address for home in blobs if home not in version.domains]:
+            told.append(
+                f"no other host has parities of what is on {counted(len(alone), 'host')} without a worker "
+                f"(the first manager: {min(alone)})"
+            )
         # and which of its blobs a host has
         found = {blob.home: (group, number) for group in groups for number, blob in enumerate(group.blobs)}
         grouped: dict[Any, Kept] = {}
         for key, (copy, type_name) in copies.items():
-            # a host that has joined since then is in no group
+            # a host may be in no group
             if copy.home in found:
                 group, number = found[copy.home]
                 start = blobs[copy.home].start(str(copy.written.pack))
                 copy = replace(copy, group=group, blob=number, start=start)
             grouped[key] = copy, type_name
-        return grouped, f"L2: {reason}" if reason else ""
+        return grouped, f"L2: {'; '.join(told)}" if told else ""
 
     def _note(self, version: InMemory, writing: Writing) -> None:
         """What a version has so far, whether or not it becomes whole."""

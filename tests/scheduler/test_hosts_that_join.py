@@ -1,0 +1,93 @@
+"""Hosts that come while a version for memory waits for results: they are hosts of it as the others are."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+
+import numpy as np
+import pytest
+from helpers import live, until, within
+from live_hosts import host, lose, records
+
+import dask_hpc
+from dask_hpc.scheduler.rpc.service import of
+
+# nothing of other tests is taken over
+pytestmark = pytest.mark.usefixtures("memory")
+
+
+async def latest(rt):
+    """What status says of the last version of a name."""
+    (row,) = (await rt.status())["checkpoints"]["latest"]
+    return row
+
+
+async def a_version_that_waits(c, s, rt, *workers):
+    """A block on each of these hosts, and one that waits for a host with the resource ``late``."""
+    blocks = [await c.scatter([np.full(100, 1.0)], workers=[w.address], hash=False) for w in workers]
+    late = c.submit(np.full, 100, 2.0, resources={"late": 1}, pure=False)
+    futures = [*(future for (future,) in blocks), late]
+    commit = await rt.checkpoint(futures, "field", levels=("L1", "L2"), wait=False)
+    there = [future.key for future in futures[:-1]]
+    await until(lambda: all(key in of(s).commits.protected for key in there), "what is there is written")
+    return futures, commit
+
+
+@live(workers=0)
+async def test_what_a_host_holds_that_has_joined_meanwhile_outlives_it(c, s):
+    async with AsyncExitStack() as stack:
+        rt = await dask_hpc.install(c)
+        hosts = [await host(stack, s, name) for name in ("alpha", "beta")]
+        futures, commit = await a_version_that_waits(c, s, rt, *hosts)
+        gamma = await host(stack, s, "gamma", resources={"late": 1})
+        await within(commit.wait())
+        assert (await commit.status())["levels"] == ["L1", "L2"]
+        row = await latest(rt)
+        # three make a set with one parity
+        assert (row["losses_survived"], row["storage_ratio"]) == (1, 1.5), row
+        await lose(s, gamma)
+        back = await within(c.gather(futures))
+        assert [values[0] for values in back] == [1.0, 1.0, 2.0]
+        assert of(s).commits.protected.restored >= 1
+        assert of(s).commits.protected.recomputed == 0
+
+
+@live(workers=0)
+async def test_a_host_that_holds_some_of_it_and_has_no_parities_is_told_of(c, s, monkeypatch):
+    async with AsyncExitStack() as stack:
+        rt = await dask_hpc.install(c)
+        hosts = [await host(stack, s, name) for name in ("alpha", "beta")]
+        _, commit = await a_version_that_waits(c, s, rt, *hosts)
+        memory = of(s).commits._memory
+        begin = memory._begin
+
+        async def without_gamma(writing=None):
+            # as when its worker leaves as soon as it has written
+            begun = await begin(writing)
+            gone = [home for home in begun.domains if begun.domains[home] == "gamma"]
+            return type(begun)({k: v for k, v in begun.domains.items() if k not in gone}, begun.manager, "")
+
+        monkeypatch.setattr(memory, "_begin", without_gamma)
+        await host(stack, s, "gamma", resources={"late": 1})
+        await within(commit.wait())
+        row = await commit.status()
+        assert row["levels"] == ["L1", "L2"]
+        assert row["reason"].startswith("L2: no other host has parities of what is on 1 host without"), row
+        assert (await latest(rt))["losses_survived"] == 0
+
+
+@live(workers=0)
+async def test_a_version_that_is_asked_for_before_the_first_worker_has_come_waits(c, s):
+    async with AsyncExitStack() as stack:
+        rt = await dask_hpc.install(c)
+        value = c.submit(np.full, 100, 3.0)
+        commit = await rt.checkpoint(value, "field", levels=("L1", "L2"), wait=False)
+        await until(lambda: value.key in s.tasks, "the cluster has heard of it")
+        assert (await commit.status())["state"] == "writing"
+        await host(stack, s, "alpha")
+        await within(commit.wait())
+        row = await commit.status()
+        # one host is too few for more
+        assert row["levels"] == ["L1"]
+        assert row["reason"].startswith("L2: scheme partner with parity 1 needs 2 failure domains")
+        assert len(records(s)) == 1
