@@ -55,6 +55,22 @@ def checked_services(services: str) -> str:
     return services
 
 
+def chosen_services(named: str | None, configured: str) -> str:
+    """The services that a user names, or else those that are configured.
+
+    Raises
+    ------
+    CheckpointValueError, CheckpointError
+        See `checked_services`; of what is configured it says so.
+    """
+    if named is not None:
+        return checked_services(named)
+    try:
+        return checked_services(configured)
+    except CheckpointError as error:
+        raise CheckpointError(f"hpc.checkpoint.services is {configured!r}: {error}") from None
+
+
 def served(plan: Plan, services: str, drawn: str | None = None) -> Plan:
     """The plan of a version whose blocks have services, with the metadata that says so to all readers.
 

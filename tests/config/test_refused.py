@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from datetime import timedelta
 from pathlib import Path
@@ -64,6 +65,23 @@ async def test_a_folder_whose_mount_hangs_is_refused_and_nobody_waits_for_it(c, 
     finally:
         answers.set()
     assert (await rt.status())["settings"]["checkpoint_store"] is None
+
+
+@gen_cluster(client=True, nthreads=[])
+async def test_an_update_that_waits_for_a_folder_takes_none_back_that_comes_meanwhile(
+    c, s, tmp_path, monkeypatch
+):
+    rt = await dask_hpc.install(c)
+    asked, answers = threading.Event(), threading.Event()
+    monkeypatch.setattr(service, "problem", lambda folder: asked.set() or answers.wait(60) and None)
+    slow = asyncio.ensure_future(rt.update(checkpoint_store=str(tmp_path)))
+    try:
+        assert await asyncio.to_thread(asked.wait, 10)
+        await rt.update(checkpoint_every_s=12.0)
+    finally:
+        answers.set()
+    told = (await slow)["settings"]
+    assert (told["checkpoint_store"], told["checkpoint_every_s"]) == (str(tmp_path), 12.0)
 
 
 @gen_cluster(client=True, nthreads=[])

@@ -18,7 +18,7 @@ import dask_hpc
 from dask_hpc.checkpoint.opening import open_checkpoint
 from dask_hpc.checkpoint.store import Store
 from dask_hpc.checkpoint.verify import verify
-from dask_hpc.errors import CheckpointError, CheckpointValueError
+from dask_hpc.errors import CheckpointError, CheckpointValueError, ConfigError
 from dask_hpc.scheduler.rpc.service import of
 
 
@@ -163,3 +163,29 @@ async def test_the_hint_of_a_job_comes_before_the_setting(c, s, a, b, tmp_path):
         await until(lambda: (compressed(tmp_path, "night") or [])[-1:] == [True], "a version is compressed")
         assert await c.submit(sum, [1, 2]) == 3
         await wait(futures)
+
+
+@live(workers=1)
+async def test_encryption_without_a_key_is_refused_where_it_is_asked_for(c, s, a, tmp_path):
+    said = r"hpc.checkpoint.services is 'encrypt': .* no key is named: .* set hpc.checkpoint.key-file"
+    rt = await dask_hpc.install(c, checkpoint_store=str(tmp_path))
+    with pytest.raises(ConfigError, match=said):
+        await rt.update(checkpoint_services="encrypt", lend_s=7.0)
+    told = (await rt.status())["settings"]
+    assert (told["checkpoint_services"], told["lend_s"] == 7.0) == ("plain", False)
+    await rt.uninstall()
+    # what is configured at the start may have its key later, and nothing begins without
+    with dask.config.set({"hpc.checkpoint.services": "encrypt"}):
+        rt = await dask_hpc.install(c, checkpoint_store=str(tmp_path))
+    value = c.submit(made, 1)
+    with pytest.raises(CheckpointError, match=said):
+        await rt.checkpoint(value, "value")
+    with pytest.raises(CheckpointError, match=said):
+        async with rt.job("night", protect=True):
+            pass
+    # other settings have nothing to do with that
+    await rt.update(lend_s=7.0)
+    with dask.config.set({"hpc.checkpoint.key-file": write_key(tmp_path / "key")}):
+        assert (await rt.checkpoint(value, "value")).version == 1
+        await rt.update(checkpoint_services="plain")
+        await rt.update(checkpoint_services="compress+encrypt")

@@ -18,7 +18,7 @@ from typing import Any
 from dask_hpc.checkpoint.levels import checked_levels, levels_of, what_there_is
 from dask_hpc.checkpoint.plan import Plan
 from dask_hpc.checkpoint.record import Record
-from dask_hpc.checkpoint.services import checked_services, services_of, unserved
+from dask_hpc.checkpoint.services import checked_services, chosen_services, services_of, unserved
 from dask_hpc.errors import CheckpointError, ConfigError
 from dask_hpc.scheduler.checkpoint.commit import Commit
 from dask_hpc.scheduler.checkpoint.held import Held
@@ -137,6 +137,7 @@ class Commits:
             last = self._remembered.latest().get((folder, made.name))
             if last is not None and last.due(now_s, every_s) is None:
                 return {**last.row(now_s), "begun": False}
+        services = chosen_services(services, self._state.settings.checkpoint_services)
         commit = self.begin(made, keys, folder, levels=asked, services=services, instead=instead)
         return {**commit.row(now_s), "begun": True}
 

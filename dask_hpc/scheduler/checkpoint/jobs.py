@@ -21,7 +21,7 @@ from dask_hpc.checkpoint.checksums import crc32c
 from dask_hpc.checkpoint.levels import levels_of
 from dask_hpc.checkpoint.names import checked_name
 from dask_hpc.checkpoint.plan import Plan
-from dask_hpc.checkpoint.services import checked_services
+from dask_hpc.checkpoint.services import chosen_services
 from dask_hpc.checkpoint.store import Store
 from dask_hpc.checkpoint.store_threads import in_store
 from dask_hpc.errors import CheckpointError
@@ -88,8 +88,7 @@ class ProtectedJobs:
         """
         record = self._state.jobs.find(job)
         protect = record.request.protect
-        if services is not None:
-            checked_services(services)
+        chosen_services(services, self._state.settings.checkpoint_services)
         try:
             name = checked_name(record.name if protect is True else str(protect))
         except ValueError as error:

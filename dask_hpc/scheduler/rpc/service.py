@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 from distributed.protocol.pickle import loads
 
 from dask_hpc import wire
+from dask_hpc.checkpoint.services import chosen_services
 from dask_hpc.checkpoint.store_threads import soon
 from dask_hpc.config import Settings, is_setting, no_setting
-from dask_hpc.errors import ConfigError, DaskHPCError, InstallError, UnknownJob
+from dask_hpc.errors import CheckpointError, ConfigError, DaskHPCError, InstallError, UnknownJob
 from dask_hpc.scheduler.checkpoint.commits import Commits
 from dask_hpc.scheduler.checkpoint.departing import Departing, problem
 from dask_hpc.scheduler.checkpoint.jobs import ProtectedJobs
@@ -248,12 +249,14 @@ class Service:
     ) -> dict[str, Any]:
         """Change policy, parameters or settings; all or nothing.
 
-        A policy that fails on the present state is refused, and so is a folder that cannot be written to.
+        A policy that fails on the present state is refused, and so is a folder that cannot be written to, or
+        a service of versions that needs a key, or a package, that is not there.
         """
         given = dict(parameters or {})
         changes = {name: given.pop(name) for name in list(given) if is_setting(name)}
+        await self._check(self.engine.state.settings.updated_live(**changes))
+        # another update may have come meanwhile
         settings = self.engine.state.settings.updated_live(**changes)
-        await self._check_folders(settings)
         if self.engine.awake and settings.node_by != self.engine.state.nodes.by:
             raise ConfigError("hpc.node.by cannot change while jobs are active; wait for them to end")
         present = self.engine.controller.policy
@@ -316,9 +319,17 @@ class Service:
                         # a job is bound any number of times, but never after it was closed
                         streams[BIND] = _ignore
 
-    async def _check_folders(self, wanted: Settings) -> None:
-        """Refuse a new folder that the scheduler cannot write to; workers are not asked."""
+    async def _check(self, wanted: Settings) -> None:
+        """Refuse new services that cannot be had, and a new folder that the scheduler cannot write to.
+
+        Workers are not asked.
+        """
         present = self.engine.state.settings
+        if wanted.checkpoint_services != present.checkpoint_services:
+            try:
+                chosen_services(None, wanted.checkpoint_services)
+            except CheckpointError as error:
+                raise ConfigError(str(error)) from None
         for name, new, old in (
             ("hpc.spill.directory", wanted.spill_directory, present.spill_directory),
             ("hpc.checkpoint.store", wanted.checkpoint_store, present.checkpoint_store),
