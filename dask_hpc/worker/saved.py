@@ -291,14 +291,18 @@ def load(copies: Sequence[AnyCopy]) -> Any:
     """The task that brings a result back, from the first copy that is what was written.
 
     It never fails: when there is no such copy it says so to the scheduler, which knows what else to do, and
-    gives itself back. While a store hangs it keeps no other task from its worker, and the next copy is read;
-    for the last one is waited. So it is, for ``hpc.checkpoint.silence``, while hosts are away.
+    gives itself back. So it does where it may be this worker alone that cannot read them. While a store hangs
+    it keeps no other task from its worker, and the next copy is read; for the last one is waited. So it is,
+    for ``hpc.checkpoint.silence``, while hosts are away.
     """
     problems: list[str] = []
+    unable = False
     away: list[MemoryCopy] = []
     late: dict[Future[Any], AnyCopy] = {}
 
     def note(copy: AnyCopy, error: Exception) -> None:
+        nonlocal unable
+        unable = unable or _is_ours(copy, error)
         problems.append(f"{copy.name}: {type(error).__name__}: {error}")
         logger.warning("A copy of a result is of no use: %s", problems[-1])
 
@@ -326,5 +330,17 @@ def load(copies: Sequence[AnyCopy]) -> Any:
             return _read_late(away)
         except Exception as error:
             note(away[-1], error)
-    get_worker().log_event(TOPIC, {"block": copies[0].name, "error": "; ".join(problems)})
+    worker = get_worker()
+    event = {"block": copies[0].name, "error": "; ".join(problems)}
+    worker.log_event(TOPIC, event | ({"unable": worker.address} if unable else {}))
     raise Reschedule
+
+
+def _is_ours(copy: AnyCopy, error: Exception) -> bool:
+    """Whether it may be of this worker alone that it cannot read a copy; else it is no use to anybody.
+
+    What is in memories is asked for from whoever may hold it, and waited for.
+    """
+    if isinstance(copy, MemoryCopy):
+        return isinstance(error, MemoryError)
+    return not isinstance(error, ValueError)

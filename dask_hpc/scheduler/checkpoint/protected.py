@@ -3,8 +3,8 @@
 A protected key that is lost gets a task that reads its block, in place of how it was made; once it is in
 memory again it is made as before. What stock could not make again (scattered data, what hangs on it or on an
 actor) has that task from the commit on: stock forgets such keys before anybody is asked. A block that cannot
-be read is tried in an earlier version, then the result is computed again; if that cannot be, it is lost and
-named.
+be read is tried in an earlier version, and by other workers where it is not the block's fault; then the
+result is computed again. If that cannot be, it is lost and named.
 
 All that happens while nothing is lost is a look into the table of watched keys (`tables.watched`).
 """
@@ -27,9 +27,10 @@ from dask_hpc.scheduler.checkpoint.copies import (
     stored,
     with_newer,
 )
+from dask_hpc.scheduler.checkpoint.elsewhere import Elsewhere
 from dask_hpc.scheduler.checkpoint.protected_result import Result
 from dask_hpc.scheduler.checkpoint.remade import Remade
-from dask_hpc.scheduler.core.notices import notify
+from dask_hpc.scheduler.checkpoint.told_lost import ToldLost
 from dask_hpc.scheduler.internals import lineage, reads, writes
 from dask_hpc.scheduler.tables.state import State
 from dask_hpc.scheduler.tables.watched import Watched
@@ -70,8 +71,8 @@ class Protected:
         self._returned: set[Any] = set()
         #: Results that were read back, that were computed after all, and that are gone.
         self.restored = self.recomputed = self.lost = 0
-        #: By client what was lost of it since it was last told, and why.
-        self._untold: dict[str, list[tuple[Any, str]]] = {}
+        self._elsewhere = Elsewhere(state)
+        self._told = ToldLost(state)
         #: What copies that the scheduler holds itself take.
         self.small_bytes = 0
 
@@ -116,6 +117,7 @@ class Protected:
                 one = self._of[key] = Result((), type_name, key in always)
                 self._watched.watch(key, self._moved)
             one.bad = None
+            self._elsewhere.drop(key)
             if key in awaited and isinstance(copy, Copy):
                 # nobody computes it, and it is not provided twice
                 copy = replace(copy, passing=False)
@@ -235,7 +237,7 @@ class Protected:
         # the memories of hosts go with our workers' hold on them
         self.unused.clear()
         # nor is anybody told any more: that would make a topic of ours anew
-        self._untold.clear()
+        self._told.end()
         for key, state in reads.states(self._scheduler, list(self._of)).items():
             one = self._of[key]
             if (made := one.lineage) is not None and state in ("memory", "released"):
@@ -248,11 +250,15 @@ class Protected:
     # ------------------------------------------------------------------ events
 
     def heard(self, topic: str, message: Any) -> None:
-        """A worker says that no copy of a result is of use."""
+        """A worker says that no copy of a result is of use, or that itself can read none."""
         if topic == saved.TOPIC and isinstance(message, dict) and isinstance(message.get("block"), str):
-            one = self._of.get(self._keys.get(message["block"]))
-            if one is not None:
+            key = self._keys.get(message["block"])
+            if (one := self._of.get(key)) is not None:
                 one.bad = str(message.get("error"))
+                if isinstance(unable := message.get("unable"), str):
+                    self._elsewhere.failed(key, unable)
+                else:
+                    self._elsewhere.drop(key)
 
     def of(self, folder: str) -> list[Any]:
         """Results that are read from a version."""
@@ -260,6 +266,7 @@ class Protected:
 
     def _moved(self, key: Any, start: str, finish: str) -> None:
         one = self._of[key]
+        self._elsewhere.moved(key, finish)
         if finish == "released" and start == "memory":
             self._gone(key, one)
         elif finish == "released" and start == "processing" and one.lineage is not None:
@@ -284,6 +291,10 @@ class Protected:
         lineage.forgive(self._scheduler, key)
         if one.bad is None or one.lineage is None:
             return
+        if self._elsewhere.another(key, lineage.whole(self._scheduler, one.lineage)):
+            one.bad = None
+            return
+        self._elsewhere.drop(key)
         again = lineage.fall_back(self._scheduler, key, one.lineage)
         what = "is computed again" if again else "is lost"
         logger.error("Protected result %r %s: no copy is of use (%s)", key, what, one.bad)
@@ -294,22 +305,7 @@ class Protected:
             return
         self.lost += 1
         self._remade.outdate()
-        event = {"action": "hpc-lost", "keys": [str(key)], "reason": one.bad}
-        # the broker calls plugins: not in the middle of a transition
-        self._later(lambda: self._scheduler.log_event(saved.TOPIC, event))
-        if not self._untold:
-            asyncio.get_running_loop().call_later(_SETTLE_S, self._tell)
-        for client in reads.wanted_by(self._scheduler, [key]):
-            self._untold.setdefault(client, []).append((key, one.bad))
-
-    def _tell(self) -> None:
-        """Tell those who have what was lost lately, each once."""
-        untold, self._untold = self._untold, {}
-        for client, lost in untold.items():
-            key, why = lost[0]
-            more = f", and {len(lost) - 1} more" * (len(lost) > 1)
-            text = f"Protected result {key!r} is lost: no copy is of use ({why}){more}"
-            notify(self._state, client, text)
+        self._told.lost(key, one.bad)
 
     def _back(self, key: Any, one: Result) -> None:
         """It is in memory again."""
@@ -353,6 +349,7 @@ class Protected:
         """Protect it no more."""
         one = self._of.pop(key)
         self._remade.drop(key)
+        self._elsewhere.drop(key)
         self._have(key, one, ())
         self._watched.unwatch(key, self._moved)
         self._later(lambda: self._state.read_back.discard(key))

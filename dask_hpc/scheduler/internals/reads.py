@@ -315,6 +315,11 @@ def memory_limit(scheduler: Scheduler, address: str) -> float:
     return float("inf") if ws is None else ws.memory_limit or float("inf")
 
 
+def running(scheduler: Scheduler) -> set[str]:
+    """Addresses of the workers that take tasks and data."""
+    return {ws.address for ws in scheduler.running}
+
+
 def others_running(scheduler: Scheduler, addresses: Collection[str]) -> bool:
     """Whether there is a worker besides these that takes data."""
     return any(ws.address not in addresses for ws in scheduler.running)

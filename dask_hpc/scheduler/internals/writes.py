@@ -62,18 +62,33 @@ def aim(
     addresses: Collection[str],
     *,
     helper: bool = False,
+    loose: bool = False,
 ) -> None:
     """Have a task that is on no worker run on one of these, and nowhere else; none: wherever there is one.
 
     It is treated as one that its user has restricted so from then on. It takes a `helper` core, or none.
+    A `loose` one runs elsewhere when none of these is there any more.
     """
     ts, lane = scheduler.tasks.get(key), owner.get(key)
     if ts is None or ts.state not in ("waiting", "no-worker") or (lane is not None and lane.guest):
         return
     if lane is not None:
         owner[key] = lane.job.lanes["free"]
-    ts.worker_restrictions, ts.loose_restrictions = set(addresses) or None, False
+    ts.worker_restrictions, ts.loose_restrictions = set(addresses) or None, loose
     take_helper(scheduler, key, helper)
+
+
+def aim_no_more(
+    scheduler: Scheduler, owner: dict[Any, Lane[Any]], key: Any, lane: Lane[Any] | None
+) -> None:
+    """Undo `aim` for a task that had no restrictions of a user's, and was in that lane before."""
+    ts = scheduler.tasks.get(key)
+    if ts is None:
+        return
+    ts.worker_restrictions, ts.loose_restrictions = None, False
+    if lane is not None and key in owner:
+        owner[key] = lane
+        restrict(ts, lane)
 
 
 def take_helper(scheduler: Scheduler, key: Any, helper: bool) -> None:

@@ -1,0 +1,126 @@
+"""A worker that cannot read a checkpoint costs nobody a result: others read it."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from collections import Counter
+from contextlib import AsyncExitStack
+
+import numpy as np
+import pytest
+from distributed import get_worker, wait
+from helpers import live, until
+from losses import kill
+
+import dask_hpc
+from dask_hpc.scheduler.rpc.service import of
+from dask_hpc.worker import saved
+
+#: How often each task has run.
+RUNS: Counter[int] = Counter()
+
+
+def counted(number):
+    RUNS[number] += 1
+    return np.full(10, number)
+
+
+@pytest.fixture
+def unable(monkeypatch):
+    """Addresses of workers that cannot read a store, and why; and how often each has tried."""
+    RUNS.clear()
+    errors, tried, begin = {}, Counter(), saved.begin
+
+    def begin_here(*args):
+        address = get_worker().address
+        tried[address] += 1
+        if address in errors:
+            raise errors[address]
+        return begin(*args)
+
+    monkeypatch.setattr(saved, "begin", begin_here)
+    return errors, tried
+
+
+def stale():
+    return OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+
+async def written(c, rt, worker, path):
+    """Scattered data and results that one worker alone holds; whoever else is there may have them again."""
+    data = await c.scatter([np.full(10, n) for n in range(6)], workers=[worker.address], hash=False)
+    made = c.map(counted, range(6), workers=worker.address, allow_other_workers=True, pure=False)
+    await wait(made)
+    await rt.checkpoint([*data, *made], "all", store=path)
+    return data, made
+
+
+def counts(s):
+    protected = of(s).commits.protected
+    return protected.restored, protected.recomputed, protected.lost
+
+
+def first_job(s):
+    return next(iter(of(s).engine.state.jobs.named), None)
+
+
+@pytest.mark.parametrize("error", [stale(), MemoryError()], ids=["stale", "memory"])
+@pytest.mark.parametrize("nodes", [0, 2, 3])
+@live(workers=4)
+async def test_what_some_workers_cannot_read_others_do(c, s, *workers, nodes, error, unable, tmp_path):
+    errors, tried = unable
+    rt = await dask_hpc.install(c, "fcfs")
+    async with AsyncExitStack() as stack:
+        if nodes:
+            await stack.enter_async_context(rt.job("night", nodes=nodes))
+            await until(lambda: (job := first_job(s)) and len(job.allotment) == nodes, "it has its nodes")
+        job = first_job(s)
+        own = [w for w in workers if job is None or w.address in job.allotment]
+        data, made = await written(c, rt, own[0], tmp_path)
+        # of a job of two it is the only one that is left
+        errors.update((w.address, error) for w in own[1:3])
+        await kill(s, [own[0]])
+        values = await asyncio.wait_for(c.gather([*data, *made]), 30)
+        assert [value[0] for value in values] == [*range(6), *range(6)]
+        assert counts(s) == (12, 0, 0)
+        assert set(RUNS.values()) == {1}
+        assert any(tried[at] for at in errors), "they were asked, too"
+        for future in data:
+            ts, lane = s.tasks[future.key], of(s).engine.state.owner.get(future.key)
+            # it may be placed as before
+            assert type(ts.worker_restrictions) is not set
+            assert not ts.loose_restrictions
+            assert lane is None or lane.kind != "free"
+        s.validate_state()
+
+
+@pytest.mark.errors("is computed again: no copy is of use", "is lost: no copy is of use")
+@live(workers=3)
+async def test_what_no_worker_can_read_is_given_up(c, s, *workers, unable, tmp_path):
+    errors, tried = unable
+    rt = await dask_hpc.install(c)
+    data, made = await written(c, rt, workers[0], tmp_path)
+    errors.update((w.address, stale()) for w in workers[1:])
+    await kill(s, [workers[0]])
+    values = await asyncio.wait_for(c.gather(made), 30)
+    assert [value[0] for value in values] == [*range(6)]
+    await until(lambda: counts(s) == (0, 6, 6), "both are told")
+    assert [future.status for future in data] == ["cancelled"] * 6
+    # each has asked both, and nobody twice
+    assert tried == {w.address: 12 for w in workers[1:]}
+
+
+@pytest.mark.errors("is computed again: no copy is of use", "is lost: no copy is of use")
+@live(workers=3)
+async def test_what_is_damaged_is_damaged_for_everybody(c, s, *workers, unable, tmp_path):
+    errors, tried = unable
+    rt = await dask_hpc.install(c)
+    data, made = await written(c, rt, workers[0], tmp_path)
+    errors.update((w.address, ValueError("the checksum differs")) for w in workers[1:])
+    await kill(s, [workers[0]])
+    await asyncio.wait_for(c.gather(made), 30)
+    await until(lambda: counts(s) == (0, 6, 6), "both are told")
+    assert sum(tried.values()) == 12
+    assert len(data) == 6
