@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from dask_hpc.errors import CheckpointValueError
@@ -12,8 +13,10 @@ def as_json(key: Any) -> Any:
     if isinstance(key, tuple):
         parts = [as_json(part) for part in key]
         return None if None in parts else parts
+    if type(key) is float and not math.isfinite(key):
+        return None
     # a truth value, and numbers of NumPy, would come back as something else
-    return key if type(key) in (str, int, float) and key == key else None
+    return key if type(key) in (str, int, float) else None
 
 
 def from_json(found: Any) -> Any:

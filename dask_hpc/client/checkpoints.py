@@ -227,7 +227,7 @@ async def restored(
         return Restored(made, found.version, found.bytes, found.path)
     if not records:
         raise CheckpointError(f"{name!r} cannot be restored: {held['why']}; no store is named")
-    made = on_cluster(client, await asyncio.to_thread(open_records, records, allow_pickle))
+    made = on_cluster(client, await asyncio.to_thread(open_records, records, allow_pickle, key_file))
     return Restored(made, held["version"], held["bytes"], None)
 
 

@@ -13,7 +13,7 @@ from dask_hpc.checkpoint.record import Record, parse
 from dask_hpc.worker.saved import copies_of, read_held
 
 
-def open_records(texts: Sequence[str], allow_pickle: bool) -> Any:
+def open_records(texts: Sequence[str], allow_pickle: bool, key_file: str | None = None) -> Any:
     """The object that a version was made of; blocks are read on workers when they are computed.
 
     Parameters
@@ -22,13 +22,16 @@ def open_records(texts: Sequence[str], allow_pickle: bool) -> Any:
         Records as the scheduler has them: one, or several of the results of a job, oldest first.
     allow_pickle
         Whether Python values may be unpickled.
+    key_file
+        File with the key of an encrypted version, which whoever computes the blocks sees, too. None:
+        ``hpc.checkpoint.key-file``, here and there.
 
     Raises
     ------
     CheckpointError
         When they are not what was written, or hold Python values and `allow_pickle` was not given.
     """
-    found = [_InMemory(parse(text), allow_pickle).object() for text in texts]
+    found = [_InMemory(parse(text), allow_pickle, key_file).object() for text in texts]
     if len(found) == 1:
         return found[0]
     return {key: value for each in found for key, value in each.items()}
@@ -37,14 +40,14 @@ def open_records(texts: Sequence[str], allow_pickle: bool) -> Any:
 class _InMemory(Opened):
     """A version in the memories of hosts."""
 
-    def __init__(self, record: Record, trusted: bool) -> None:
+    def __init__(self, record: Record, trusted: bool, key_file: str | None) -> None:
         where = f"version {record.manifest.version} of {record.name!r} in the memory of hosts"
-        super().__init__(where, record.manifest, record.token(trusted), trusted)
+        super().__init__(where, record.manifest, record.token(trusted), trusted, key_file)
         refuse_pickled(where, record.manifest, trusted)
         self._files, self._copies = record.files, copies_of(record)
 
     def task(self, key: Any, array: Array, number: int, at: int) -> Task:
-        return Task(key, read_held, self._copies[at], self.trusted)
+        return Task(key, read_held, self._copies[at], self.trusted, self.key_file)
 
     def file(self, path: str) -> bytes:
         return self._files[path]

@@ -106,13 +106,15 @@ class MemoryCopy:
         """Name of the block, among all there are."""
         return f"{self.folder}/{self.array.path}/{self.number}"
 
-    def read(self, trusted: bool = True) -> Any:
+    def read(self, trusted: bool = True, key_file: str | None = None) -> Any:
         """The value.
 
         Parameters
         ----------
         trusted
             Whether what is pickled may be unpickled.
+        key_file
+            File with the key of what is encrypted; None: what this process is configured with.
 
         Raises
         ------
@@ -128,12 +130,12 @@ class MemoryCopy:
         except (OSError, ValueError, CheckpointError):
             worker = get_worker()
             content = sync(worker.loop, self.content, worker.rpc)
-        return self.value(content, trusted)
+        return self.value(content, trusted, key_file)
 
-    def value(self, content: np.ndarray, trusted: bool) -> Any:
+    def value(self, content: np.ndarray, trusted: bool, key_file: str | None = None) -> Any:
         """The value that `content` has; raises ValueError or CheckpointError when it may not be made."""
         told, digest = form(self.array, self.number), self.written.digest
-        return from_bytes(told, unwrapped(told, content, digest), digest, trusted)
+        return from_bytes(told, unwrapped(told, content, digest, key_file), digest, trusted)
 
     async def content(self, pool: Any) -> np.ndarray:
         """Its bytes, from its host, or made of what others of its group hold; raises as `read`."""
@@ -187,7 +189,7 @@ def copies_of(record: Record) -> list[MemoryCopy]:
     return found
 
 
-def read_held(copy: MemoryCopy, trusted: bool) -> Any:
+def read_held(copy: MemoryCopy, trusted: bool, key_file: str | None = None) -> Any:
     """The task that reads a result of a version in memory.
 
     Raises
@@ -198,16 +200,18 @@ def read_held(copy: MemoryCopy, trusted: bool) -> Any:
     """
     try:
         try:
-            return copy.read(trusted)
+            return copy.read(trusted, key_file)
         except _AWAY:
-            return _read_late([copy], trusted)
+            return _read_late([copy], trusted, key_file)
     except (OSError, ValueError, CheckpointError) as error:
         raise CheckpointError(
             f"{copy.name} cannot be read from the memory of hosts: {error}; restore a version of the store"
         ) from None
 
 
-def _read_late(copies: Sequence[MemoryCopy], trusted: bool = True) -> Any:
+def _read_late(
+    copies: Sequence[MemoryCopy], trusted: bool = True, key_file: str | None = None
+) -> Any:
     """The value of copies whose hosts were away a moment ago, from the first of them that is back.
 
     Other tasks of the worker go on meanwhile.
@@ -225,7 +229,7 @@ def _read_late(copies: Sequence[MemoryCopy], trusted: bool = True) -> Any:
         late = time.monotonic() >= deadline_s
         for copy in list(left):
             try:
-                return copy.read(trusted)
+                return copy.read(trusted, key_file)
             except Exception as error:
                 if not isinstance(error, _AWAY):
                     left.remove(copy)

@@ -151,6 +151,21 @@ async def test_encrypted_values_are_read_back_and_the_key_is_nowhere(c, s, a, b,
     assert not any(key.encode() in path.read_bytes() for path in (tmp_path / "store").rglob("*.json"))
 
 
+@pytest.mark.parametrize("levels", [("L1",), ("L3",)])
+@live(workers=1)
+async def test_a_key_that_is_given_opens_a_version_wherever_it_is(c, s, a, tmp_path, levels, memory):
+    rt = await dask_hpc.install(c, checkpoint_store=str(tmp_path / "store"))
+    field = xr.Dataset({"t": ("x", da.arange(100, chunks=25))}, {"x": np.arange(100)})
+    [field] = c.persist([field])
+    key_file = write_key(tmp_path / "key")
+    with dask.config.set({"hpc.checkpoint.key-file": key_file}):
+        await rt.checkpoint(field, "field", levels=levels, services="encrypt")
+    with pytest.raises(CheckpointError, match="no key is named"):
+        await dask_hpc.restore("field", c)
+    back = await dask_hpc.restore("field", c, key_file=key_file)
+    np.testing.assert_array_equal(await c.compute(back.t.data), np.arange(100))
+
+
 @live(workers=2, config={"hpc.checkpoint.every": "100 ms", "hpc.tick": "50 ms"})
 async def test_the_hint_of_a_job_comes_before_the_setting(c, s, a, b, tmp_path):
     rt = await dask_hpc.install(c, checkpoint_store=str(tmp_path), checkpoint_services="plain")
