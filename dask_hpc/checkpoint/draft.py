@@ -6,10 +6,10 @@ import os
 import shutil
 import threading
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
-from dask_hpc.checkpoint import branch, layout, manifest, metadata
+from dask_hpc.checkpoint import branch, late, layout, manifest, metadata
 from dask_hpc.checkpoint.blocks import check_written
 from dask_hpc.checkpoint.checksums import crc32c
 from dask_hpc.checkpoint.inside import (
@@ -62,9 +62,10 @@ class Draft:
         self._folder = folder
         self.target = str(folder / folder_name(self.version))
         self._newest = newest
-        self.path = str(folder / f".{folder_name(self.version)}-{uuid.uuid4().hex}")
-        os.mkdir(self.path, 0o755)
-        self._lock: Lock | None = Lock.take(self.path)
+        self._lock: Lock | None
+        self.path, self._lock = self._begun()
+        #: Folders that it was in before, and that go with it.
+        self._left: list[tuple[str, Lock]] = []
         #: Whoever ends it does so alone: what is being finished by another thread is not abandoned under it.
         self._ending = threading.Lock()
         try:
@@ -76,7 +77,13 @@ class Draft:
     def __repr__(self) -> str:
         return f"<Draft of version {self.version} of {self.plan.name} in {self.path}>"
 
-    def finish(self, written: Mapping[int, Written], *, levels: tuple[str, ...] = ("L3",)) -> Version:
+    def finish(
+        self,
+        written: Mapping[int, Written],
+        *,
+        levels: tuple[str, ...] = ("L3",),
+        unheard: Collection[int] = (),
+    ) -> Version:
         """Make the version whole and give it its name.
 
         Parameters
@@ -85,21 +92,33 @@ class Draft:
             What is known of each block, by its number over all arrays of the plan in order.
         levels
             Where copies of it are.
+        unheard
+            Blocks that somebody who has not answered may be writing as well: files with such are copied, so
+            that this comes too late.
 
         Raises
         ------
         CheckpointError
             When a block is missing, cannot be of this plan, the store cannot be written to, or another writer
-            has finished a version of this name meanwhile. The draft stays; abandon it.
+            has finished a version of this name meanwhile, or written a block of `unheard`. The draft stays;
+            abandon it.
         """
         with self._ending:
-            return self._finish(written, levels)
+            return self._finish(written, levels, unheard)
 
-    def _finish(self, written: Mapping[int, Written], levels: tuple[str, ...]) -> Version:
+    def _finish(
+        self, written: Mapping[int, Written], levels: tuple[str, ...], unheard: Collection[int]
+    ) -> Version:
         if self._lock is None:
             raise CheckpointError(f"{self.path} was finished or abandoned before; begin a new version")
         ordered = self._ordered(written)
         try:
+            if found_late := late.late_in(self.plan, unheard):
+                # the folder of before stays until there is the version: results are read from it
+                before, begun = (self.path, self._lock), self._begun()
+                self._left.append(before)
+                self.path, self._lock = begun
+                late.move(before[0], self.path, found_late, ordered)
             self._end_shards(ordered)
             self._drop_packs(ordered)
             found = self._manifest(ordered, tuple(levels))
@@ -120,6 +139,7 @@ class Draft:
             ) from None
         self._lock.release()
         self._lock = None
+        self._remove_left()
         return Version(
             self.plan.name, self.version, self.target, True, found.bytes, found.created_s, found.levels
         )
@@ -153,16 +173,31 @@ class Draft:
         """Remove the draft; does nothing when it was finished. Whoever still writes there finds no folder."""
         with self._ending:
             if self._lock is not None:
-                self._remove()
-                self._lock.release()
+                self._left.append((self.path, self._lock))
                 self._lock = None
+                self._remove_left()
 
-    def _remove(self) -> None:
-        path = str(self._folder / f".{folder_name(self.version)}-{uuid.uuid4().hex}")
+    def _begun(self) -> tuple[str, Lock]:
+        """A new folder that is no version yet, which is locked."""
+        path = self._name()
+        os.mkdir(path, 0o755)
+        return path, Lock.take(path)
+
+    def _name(self) -> str:
+        return str(self._folder / f".{folder_name(self.version)}-{uuid.uuid4().hex}")
+
+    def _remove_left(self) -> None:
+        while self._left:
+            path, lock = self._left.pop()
+            self._remove(path)
+            lock.release()
+
+    def _remove(self, old: str) -> None:
+        path = self._name()
         try:
-            os.rename(self.path, path)
+            os.rename(old, path)
         except OSError:
-            path = self.path
+            path = old
         for _ in range(_TRIES):
             # who had opened a folder by then may put a file there once it was found to be empty
             shutil.rmtree(path, ignore_errors=True)

@@ -191,7 +191,8 @@ def test_a_dataframe_needs_trust_whatever_its_manifest_says(tmp_path: Path) -> N
 def test_keys_that_json_has_nothing_like_are_none() -> None:
     assert as_json(("a", 1, ("b", 2.5))) == ["a", 1, ["b", 2.5]]
     assert as_json(10**400) == 10**400
-    for key in (float("nan"), ("a", float("nan")), float("inf"), ("run", -float("inf")), True, b"a", np.int64(1)):
+    infinite = (float("inf"), ("run", -float("inf")))
+    for key in (*infinite, float("nan"), ("a", float("nan")), True, b"a", np.int64(1)):
         assert as_json(key) is None
 
 

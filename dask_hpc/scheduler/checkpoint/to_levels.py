@@ -203,9 +203,8 @@ class ToLevels:
             wrote_s, commit.named = stopwatch_s(), True
             if not writing.waits and (nbytes := writing.own_bytes) >= _TELLING_BYTES:
                 self.written_bytes_s = max(self.written_bytes_s, nbytes / max(wrote_s - asked_s, 1e-3))
-            version = await _in_thread(
-                partial(draft.finish, levels=(*commit.levels, "L3")), writing.written
-            )
+            finish = partial(draft.finish, levels=(*commit.levels, "L3"), unheard=frozenset(writing.unheard))
+            version = await _in_thread(finish, writing.written)
             commit.writing_s += wrote_s - began_s
             commit.finishing_s = stopwatch_s() - wrote_s
         except BaseException:

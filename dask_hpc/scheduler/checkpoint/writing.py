@@ -123,8 +123,8 @@ class Writing:
         self._queues: dict[str, deque[Any]] = {}
         self._calls: dict[asyncio.Task[None], tuple[str, int]] = {}
         self._tries: Counter[Any] = Counter()
-        #: Whether a call has had no answer: that worker may have written all the same.
-        self.unheard = False
+        #: Blocks of calls that have had no answer: who was asked may have written them, or may yet.
+        self.unheard: set[int] = set()
         self._problem: str | None = None
         #: Workers that are asked only for what nobody else holds.
         self.avoided: set[str] = set()
@@ -338,7 +338,7 @@ class Writing:
         try:
             answers = await remote.run(self._scheduler, address, write, arguments, within_s)
         except OSError as error:
-            self.unheard = True
+            self.unheard.update(self._first[index] + number for number in keys)
             if isinstance(error, TimeoutError):
                 self._tried(keys.values(), address, f"it has not answered within {within_s:.0f} s")
             await asyncio.sleep(_AGAIN_S)
