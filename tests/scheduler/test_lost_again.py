@@ -55,6 +55,7 @@ async def test_each_step_of_which_too_few_hosts_are_left_is_written_to_the_store
             assert repairs(s)["field"][1:] == ("less", repairs(s)["field"][2])
             assert repairs(s)["field"][2].endswith(f"; they are written to {tmp_path}")
             await until(lambda written=written: written in versions(tmp_path), "it is in the store")
+            await until(lambda: not of(s).commits._tasks, "and protects what it has")
         await host(stack, s, "last")
         await lose(s, first)
         assert [values[0] for values in await c.gather(data)] == [3.0, 3.0]
