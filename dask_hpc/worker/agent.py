@@ -73,6 +73,8 @@ class Agent:
         self.limit_end_s = walltime_end_s(settings.walltime_limit_s, None)
         self._tasks: set[asyncio.Task[None]] = set()
         self._leaving = asyncio.Lock()
+        #: When the worker has to be empty that is being emptied, on the clock of the machine.
+        self._deadline_s = 0.0
         self._left = False
 
     def start(self, ends_s: float | None) -> None:
@@ -115,26 +117,37 @@ class Agent:
             task.cancel()
 
     async def leave(self, within_s: float, why: str) -> None:
-        """Have the worker emptied in at most `within_s` seconds; once is enough."""
+        """Have the worker emptied in at most `within_s` seconds; once is enough, unless time is cut."""
+        deadline_s = time.monotonic() + within_s
+        if self._leaving.locked() and deadline_s < self._deadline_s:
+            # the scheduler hurries with what it is doing already
+            await self._leave_by(deadline_s, why)
+            return
         async with self._leaving:
-            address = await self._started(deadline_s := time.monotonic() + within_s)
-            if self._left or address is None:
-                return
-            within_s = max(0.0, deadline_s - time.monotonic())
-            try:
-                answer = await asyncio.wait_for(self._ask(address, within_s, why), within_s + 1.0)
-            except (TimeoutError, OSError, DaskHPCError) as error:
-                logger.warning("Worker %s was not emptied (%s): %s", address, why, str(error) or repr(error))
-                return
-            self._left = True
-            spilled = answer.pop("spilled", [])
-            left = {what: keys for what, keys in answer.items() if keys}
-            if spilled:
-                logger.info("Worker %s leaves %d results on disk: they come back", address, len(spilled))
-            if left:
-                logger.warning("Worker %s leaves (%s) and leaves behind: %s", address, why, left)
-            else:
-                logger.info("Worker %s leaves (%s); nothing is lost", address, why)
+            await self._leave_by(deadline_s, why)
+
+    async def _leave_by(self, deadline_s: float, why: str) -> None:
+        self._deadline_s = deadline_s
+        address = await self._started(deadline_s)
+        if self._left or address is None:
+            return
+        within_s = max(0.0, deadline_s - time.monotonic())
+        try:
+            answer = await asyncio.wait_for(self._ask(address, within_s, why), within_s + 1.0)
+        except (TimeoutError, OSError, DaskHPCError) as error:
+            logger.warning("Worker %s was not emptied (%s): %s", address, why, str(error) or repr(error))
+            return
+        if self._left:
+            return  # it was asked for twice, and that is said
+        self._left = True
+        spilled = answer.pop("spilled", [])
+        left = {what: keys for what, keys in answer.items() if keys}
+        if spilled:
+            logger.info("Worker %s leaves %d results on disk: they come back", address, len(spilled))
+        if left:
+            logger.warning("Worker %s leaves (%s) and leaves behind: %s", address, why, left)
+        else:
+            logger.info("Worker %s leaves (%s); nothing is lost", address, why)
 
     async def _started(self, deadline_s: float) -> str | None:
         """Address of the worker, waited for while it is starting; None when there is none."""

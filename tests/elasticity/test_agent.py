@@ -17,9 +17,10 @@ import numpy as np
 import pytest
 from distributed import Client, wait
 from fake_queue import FakeQueue
-from outside import PATHS, PATIENCE_S, Marks, lost, until, workers
+from outside import PATHS, PATIENCE_S, Marks, held, lost, until, workers
 
 import dask_hpc
+from dask_hpc.scheduler.rpc.service import of
 
 pytestmark = pytest.mark.slow
 FAST = {"DASK_HPC__WALLTIME__NOTICE": "20 s", "DASK_HPC__WALLTIME__MARGIN": "1 s"}
@@ -82,6 +83,11 @@ class Machine:
         assert self.processes[name].wait(PATIENCE_S) is not None
 
 
+def _drained(address: str, dask_scheduler: Any) -> bool:
+    node = of(dask_scheduler).engine.state.nodes.at.get(address)
+    return node is not None and bool(node.reserved)
+
+
 @contextmanager
 def machine(folder: Path) -> Iterator[Machine]:
     cluster_class = dask_hpc.LocalCluster
@@ -129,6 +135,30 @@ def test_a_worker_that_is_told_to_end_finishes_its_tasks_and_loses_nothing(local
     assert local.client.gather(busy) == [f"busy-{i}" for i in range(8)]
     assert set(local.marks.started().values()) == {1}
     assert "nothing is lost" in local.log("goes")
+
+
+def test_what_a_worker_holds_is_saved_that_is_ended_sooner_than_it_was_told_before(local: Machine) -> None:
+    local.start("stays")
+    local.start("goes", DASK_HPC__WALLTIME__NOTICE="600 s", DASK_HPC__KILL_DELAY="3 s")
+    until(lambda: len(workers(local.client)) == 2, "two workers")
+    goes = workers(local.client)["goes"]
+    done = local.marks.submit("done", 6, 0.0, goes)
+    wait(done)
+    data = local.client.scatter(list(range(20)), workers=[goes], hash=False)
+    gate = str(local.folder / "gate")
+    long = local.client.submit(held, gate, 1, key="long", workers=[goes], allow_other_workers=True)
+    until(lambda: local.client.processing()[goes], "it executes")
+    local.processes["goes"].send_signal(signal.SIGUSR1)
+    until(lambda: local.client.run_on_scheduler(_drained, goes), "it is drained")
+    local.processes["goes"].send_signal(signal.SIGTERM)
+    until(lambda: "goes" not in workers(local.client), "it has left")
+    assert lost(local.client) == (0, 0, {True})
+    assert local.client.gather(data) == list(range(20))
+    (local.folder / "gate").touch()
+    local.gone("goes")
+    assert long.result() == 1
+    assert len(local.client.gather(done)) == 6
+    assert set(local.marks.started().values()) == {1}
 
 
 @pytest.mark.parametrize("by", ["slurm", "setting"])

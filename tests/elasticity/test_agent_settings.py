@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -76,3 +77,36 @@ def test_a_limit_that_is_extended_at_the_last_moment_keeps_a_worker(
         assert agent.told_s == [ends_s, ends_s + 600]
 
     asyncio.run(extended())
+
+
+class _Emptied(Agent):
+    """An agent whose worker is emptied when `left` is set: notes what the scheduler is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__(None, Settings())
+        self.asked: list[str] = []
+        self.left = asyncio.Event()
+
+    async def _started(self, deadline_s: float) -> str | None:
+        return "tcp://a"
+
+    async def _ask(self, address: str, within_s: float, why: str) -> dict[str, Any]:
+        self.asked.append(why)
+        await self.left.wait()
+        return {}
+
+
+def test_a_worker_that_is_being_emptied_asks_at_once_where_its_end_is_sooner_and_only_there() -> None:
+    async def run() -> None:
+        agent = _Emptied()
+        ends = [asyncio.ensure_future(agent.leave(600.0, "notice"))]
+        await until(lambda: agent.asked, "it is being emptied")
+        ends += [asyncio.ensure_future(agent.leave(*end)) for end in ((900.0, "later"), (5.0, "SIGTERM"))]
+        await until(lambda: len(agent.asked) > 1, "it has asked again")
+        assert agent.asked == ["notice", "SIGTERM"]
+        agent.left.set()
+        await asyncio.wait_for(asyncio.gather(*ends), 20)
+        # one that has left is not emptied again
+        assert agent.asked == ["notice", "SIGTERM"]
+
+    asyncio.run(run())

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from departed import depart
+from departed import depart, spilling
 from elastic_clusters import shrinkable
 from elastic_work import Gate, result_of, shuffled, through, until, within
 
@@ -93,4 +94,54 @@ def test_a_node_gets_tasks_again_where_leaving_has_failed(monkeypatch: pytest.Mo
                     await depart(made)
                 assert await within(made.client.submit(result_of, 1)) == result_of(1)
 
+    asyncio.run(run())
+
+
+def test_a_worker_that_leaves_and_then_has_less_time_saves_what_it_holds_in_that() -> None:
+    async def run() -> None:
+        async with shrinkable(2) as made:
+            gate, here = Gate(), made.address(0)
+            done = await made.results(20, workers=[here], allow_other_workers=True)
+            busy = await made.held(2, gate)
+            departures = of(made.scheduler).departures
+            first = asyncio.ensure_future(departures.depart(here, 3600.0, "a notice"))
+            at = of(made.scheduler).engine.state.nodes.at
+            await until(lambda: here in at and at[here].reserved, "it is drained")
+            # more time than there was said to be changes nothing
+            later = asyncio.ensure_future(departures.depart(here, 7200.0, "a later end"))
+            left = await within(departures.depart(here, 1.0, "it is being ended"), 20.0)
+            assert await within(first) == await within(later) == left
+            [cut] = left["executing"]
+            assert left == {"executing": [cut], "lost": [], "actors": [], "spilled": []}
+            [row] = [row for _, row in made.scheduler.get_events(here) if row["action"] == "hpc-departure"]
+            assert row["reason"] == "it is being ended"
+            gate.open()
+            assert await within(made.client.gather(busy)) == [0, 1]
+            assert await within(made.client.gather(done)) == [result_of(n) for n in range(20)]
+            assert made.tally.twice() == [cut]
+
+    asyncio.run(run())
+
+
+def test_data_that_is_moved_too_slowly_for_the_time_that_is_left_goes_to_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(*_: Any, **__: Any) -> None:
+        moving.set()
+        await asyncio.Event().wait()
+
+    async def run() -> None:
+        async with spilling(tmp_path, workers=2) as made:
+            futures = await made.results(10, workers=[made.address(0)], allow_other_workers=True)
+            for method in ("retire_workers", "gather_on_worker"):
+                monkeypatch.setattr(made.scheduler, method, never)
+            departures, here = of(made.scheduler).departures, made.address(0)
+            first = asyncio.ensure_future(departures.depart(here, 3600.0, "a notice"))
+            await within(moving.wait())
+            left = await within(departures.depart(here, 6.0, "it is being ended"), 20.0)
+            assert (len(left["spilled"]), left["lost"]) == (10, [])
+            assert await within(first) == left
+            assert await within(made.client.gather(futures)) == [result_of(n) for n in range(10)]
+
+    moving = asyncio.Event()
     asyncio.run(run())

@@ -7,16 +7,19 @@ internals of Dask's scheduler; no decisions are taken here.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from itertools import cycle
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dask_hpc.clock import stopwatch_s
 from dask_hpc.scheduler.internals import reads
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler
+
+_T = TypeVar("_T")
+#: How often it is asked again how much time is left.
+_LOOK_S = 0.5
 
 
 async def retire(scheduler: Scheduler, addresses: Sequence[str], stimulus_id: str) -> Collection[str]:
@@ -42,18 +45,15 @@ def stop_intake(scheduler: Scheduler, addresses: Iterable[str], stimulus_id: str
 
 
 async def move_off(
-    scheduler: Scheduler, addresses: Sequence[str], staying: Collection[str], within_s: float
+    scheduler: Scheduler, addresses: Sequence[str], staying: Collection[str], left_s: Callable[[], float]
 ) -> Collection[str]:
     """Move what only these workers hold and take them out, as far as that can be done in time.
 
     Stock moves nothing off a worker with actors, and nothing when it cannot move all: then at least what
-    fits elsewhere is copied, to workers that stay if there are any. Returns those that are out of the
-    scheduler.
+    fits elsewhere is copied, to workers that stay if there are any. `left_s` gives the seconds that are left:
+    they may become fewer meanwhile. Returns those that are out of the scheduler.
     """
-    began_s = stopwatch_s()
-    gone: Collection[str] = ()
-    with suppress(TimeoutError):
-        gone = await asyncio.wait_for(retire(scheduler, addresses, "hpc-departure"), within_s)
+    gone = await _in_time(retire(scheduler, addresses, "hpc-departure"), left_s) or ()
     left = [address for address in addresses if address not in gone and address in scheduler.workers]
     # of two copies stock's memory manager keeps the one that is not on a closing worker
     stop_intake(scheduler, left, "hpc-departure")
@@ -61,10 +61,22 @@ async def move_off(
     others = [address for address in others if address in staying] or others
     keys = reads.sole_keys(scheduler, left)
     if keys and others:
-        left_s = max(1.0, within_s - (stopwatch_s() - began_s))
-        with suppress(TimeoutError):
-            await asyncio.wait_for(_copy(scheduler, keys, others), left_s)
+        least_s = stopwatch_s() + 1.0
+        await _in_time(_copy(scheduler, keys, others), lambda: max(least_s - stopwatch_s(), left_s()))
     return [address for address in addresses if address not in scheduler.workers]
+
+
+async def _in_time(work: Coroutine[Any, Any, _T], left_s: Callable[[], float]) -> _T | None:
+    """What the work gives; None when it was given up as no time was left."""
+    task = asyncio.ensure_future(work)
+    try:
+        while not task.done() and (wait_s := left_s()) > 0:
+            await asyncio.wait((task,), timeout=min(wait_s, _LOOK_S))
+        return task.result() if task.done() else None
+    finally:
+        if not task.done():
+            task.cancel()
+            await asyncio.wait((task,))
 
 
 async def _copy(scheduler: Scheduler, keys: Iterable[Any], addresses: Sequence[str]) -> None:

@@ -21,8 +21,12 @@ class DataMoves:
         # having waited for a worker that has room, it is tried again when there is one
         if not departure.last and (not departure.waits or reads.others_running(scheduler, addresses)):
             staying = [address for address, node in state.nodes.at.items() if not node.reserved]
-            reserved_s = self._parts.reserved_s(departure)
-            left_s = max(1.0, departure.deadline_s - reserved_s - state.now_s())
+            least_s = state.now_s() + 1.0
+
+            def left_s() -> float:
+                ends_s = departure.deadline_s - self._parts.reserved_s(departure)
+                return max(least_s, ends_s) - state.now_s()
+
             await data.move_off(scheduler, addresses, staying, left_s)
         there = [address for address in addresses if address in scheduler.workers]
         return bool(reads.sole_keys(scheduler, there, addresses))

@@ -44,43 +44,52 @@ class Departures:
         #: The whole cluster is going: nothing has to be moved any more.
         self.closing = False
         #: Departures under way, by the addresses that leave together.
-        self._under_way: dict[tuple[str, ...], asyncio.Task[dict[str, Left]]] = {}
+        self._under_way: dict[tuple[str, ...], tuple[Departure, asyncio.Task[dict[str, Left]]]] = {}
 
     async def depart(self, address: str, within_s: float, why: str) -> Left:
         """A worker will be gone in `within_s` seconds; says what is left of it.
 
-        All workers of a batch job depart together (``hpc.node.by: job``), when the first of them does.
+        All workers of a batch job depart together (``hpc.node.by: job``), when the first of them does. One
+        that departs already and has less time than was said hurries.
         """
-        scheduler = self.engine.scheduler
+        scheduler, state = self.engine.scheduler, self.engine.state
         nothing: Left = {"executing": [], "lost": [], "actors": [], "spilled": []}
         if self.closing or address not in scheduler.workers:
             return nothing
         async with self.engine.kept_awake():
-            table = self.engine.state.nodes
+            table = state.nodes
             node = table.at.get(address)
             together: tuple[str, ...] = (address,)
             if node is not None and table.by == "job":
                 together = tuple(sorted(node.workers))
+            deadline_s = state.now_s() + within_s
             if together not in self._under_way:
-                task = asyncio.ensure_future(self._leave(together, node, within_s, why))
-                self._under_way[together] = task
+                departure = Departure(together, why, within_s, deadline_s)
+                task = asyncio.ensure_future(self._leave(departure, node))
+                self._under_way[together] = departure, task
                 task.add_done_callback(lambda _: self._under_way.pop(together, None))
-            answers = await asyncio.shield(self._under_way[together])
+            departure, task = self._under_way[together]
+            if deadline_s < departure.deadline_s:
+                departure.why, departure.within_s, departure.deadline_s = why, within_s, deadline_s
+                if node is not None:
+                    self.engine.rounds.hurry([node], self._drained_within_s(departure))
+            answers = await asyncio.shield(task)
         return answers.get(address, nothing)
 
-    async def _leave(
-        self, addresses: tuple[str, ...], node: Node | None, within_s: float, why: str
-    ) -> dict[str, Left]:
-        scheduler, state, parts = self.engine.scheduler, self.engine.state, self.engine.parts
-        departure = Departure(addresses, why, within_s, state.now_s() + within_s)
+    def _drained_within_s(self, departure: Departure) -> float:
+        """How long what executes may take from now on: what is to be moved or written needs the rest."""
+        scheduler, addresses = self.engine.scheduler, departure.addresses
+        left_s = departure.deadline_s - self.engine.state.now_s() - reads.moving_s(scheduler, addresses)
+        if not reads.others_running(scheduler, addresses):
+            left_s -= self.engine.parts.reserved_s(departure)
+        return max(0.0, left_s)
+
+    async def _leave(self, departure: Departure, node: Node | None) -> dict[str, Left]:
+        scheduler, state, addresses = self.engine.scheduler, self.engine.state, departure.addresses
         whole = node is not None and set(node.workers) == set(addresses) and not node.reserved
         if whole and node is not None:
-            reason = Reason(ReasonCode.USER_REQUEST, f"{node.id} leaves: {why}")
-            moving_s = reads.moving_s(scheduler, addresses)
-            reserved_s = 0.0
-            if not reads.others_running(scheduler, addresses):
-                reserved_s = parts.reserved_s(departure)
-            await drain(self.engine, [node], reason, max(0.0, within_s - moving_s - reserved_s))
+            reason = Reason(ReasonCode.USER_REQUEST, f"{node.id} leaves: {departure.why}")
+            await drain(self.engine, [node], reason, self._drained_within_s(departure))
         executing = {address: reads.keys_on(scheduler, address) for address in addresses}
         answers: dict[str, Left] = {}
         try:
@@ -98,7 +107,7 @@ class Departures:
                     "spilled": departure.kept.get(address, []),
                 }
                 if any(answers[address].values()):
-                    self._announce(address, why, answers[address])
+                    self._announce(address, departure.why, answers[address])
                 await data.remove(scheduler, address)
         finally:
             if whole and node is not None:

@@ -178,6 +178,17 @@ class Rounds:
                     return True
         return False
 
+    def hurry(self, nodes: list[Node], within_s: float) -> None:
+        """Have nodes that leave in any case (`withdraw`) drained for at most `within_s` seconds from now."""
+        for round in self._rounds:
+            if round.limit_s is None:
+                continue
+            for reduction in round.reductions:
+                if reduction.leaving == nodes:
+                    limit_s = self.state.now_s() - reduction.began_s + within_s
+                    round.limit_s = min(round.limit_s, limit_s)
+        self.poll()
+
     def target(self, job: JobRecord) -> int | None:
         """Nodes that the job will have when what is under way is done; None when nothing is."""
         for round in self._rounds:

@@ -195,12 +195,12 @@ class Unwraps(Protocol):
 
 @dataclass(slots=True)
 class Departure:
-    """Workers that will be gone at a moment that cannot be put off."""
+    """Workers that will be gone at a moment that cannot be put off; it may turn out to be sooner."""
 
     #: Those that leave together.
     addresses: tuple[str, ...]
     why: str
-    #: Seconds it had when it began, and when it ends, on the runtime's clock.
+    #: Seconds it had when that was said last, and when it ends, on the runtime's clock.
     within_s: float
     deadline_s: float
     #: Whether this is the last look: there is no more time to wait for room.
