@@ -57,6 +57,14 @@ def test_jobs_of_a_pool_have_its_options_and_else_those_of_the_cluster(made: Any
     assert option(fat, "--nworkers") == "2"
 
 
+def test_a_resource_is_told_with_all_its_digits() -> None:
+    amounts = {"bytes": 16 * 2**30, "half": 1 / 3, "watts": 1234567.5}
+    job = SLURMJob("tcp://a", name="b", cores=1, memory="1 GB", resources=amounts)
+    told = dict(one.split("=") for one in option(job.job_script(), "--resources").split(","))
+    # a task may ask for all of it
+    assert {name: float(amount) for name, amount in told.items()} == amounts
+
+
 def test_adapt_takes_no_other_options_with_pools_than_without(made: Any) -> None:
     with pytest.raises(TypeError, match="adapt got pool; allowed: "):
         made.adapt(pool="staging", minimum_jobs=1)

@@ -65,7 +65,8 @@ class SLURMJob(stock.Job):
             amount = self.worker_process_threads
         if isinstance(amount, bool) or not isinstance(amount, int | float) or not 0 <= amount < float("inf"):
             raise ValueError(f"resources[{name!r}] is {amount!r}; allowed: a number, 0 or more")
-        return f"{name}={amount:g}"
+        # all digits: with fewer, a task that needs all of it would never run
+        return f"{name}={amount}"
 
     @property
     def walltime_s(self) -> float | None:
