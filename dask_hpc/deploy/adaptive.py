@@ -77,6 +77,12 @@ class PolicyAdaptive(distributed.Adaptive):
         return self.leaving | self.cluster.expiring
 
     @property
+    def _replaced(self) -> set[Any]:
+        """Names of those on their way out that are specified still, and that others come for now."""
+        # the cluster itself keeps successors and those they replace apart
+        return (self.leaving - self.cluster.expiring) & self.cluster.plan
+
+    @property
     def elsewhere(self) -> dict[str, list[str]]:
         """Names of workers that are not counted here and do a part of the work, and what only they have."""
         return {}
@@ -137,16 +143,15 @@ class PolicyAdaptive(distributed.Adaptive):
         await self._recall(n - len(self.plan))
         if self.state == "stopped":
             return  # meanwhile `adapt` was called anew, or `scale` by somebody who stopped this
-        # the cluster itself keeps successors and those they replace apart
         self.scaling = True
         try:
-            await super().scale_up(n + len(self.leaving - self.cluster.expiring))
+            await super().scale_up(n + len(self._replaced))
         finally:
             self.scaling = False
 
     async def _recall(self, count: int) -> None:
         """Have up to `count` workers on their way out stay: they are there, others would have to come."""
-        names = self.leaving - self.cluster.expiring
+        names = self._replaced
         nodes = len(self.cluster.together(names))
         if count > 0 and nodes and self.cluster.has_runtime:
             going = max(0, nodes - math.ceil(count / self.cluster.workers_per_node))

@@ -15,20 +15,16 @@ from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any, Self, cast
 
-import dask
 from dask.utils import parse_bytes
 from distributed.core import Status
 from distributed.deploy.spec import NoOpAwaitable
 
 from dask_hpc.deploy.adaptive import PolicyAdaptive
 from dask_hpc.deploy.arguments import as_whole, check_adapt, check_counts, check_flags, check_scale
-from dask_hpc.deploy.by_hand import ChangedByHand
-from dask_hpc.deploy.dashboard_link import link_template
+from dask_hpc.deploy.sizes import Sizes
 from dask_hpc.deploy.specified import DEFAULT_POOL
 from dask_hpc.deploy.with_runtime import WithRuntime
 from dask_hpc.errors import DaskHPCError
-from dask_hpc.scheduler.rpc.service import of
-from dask_hpc.show import cluster_html, never_raises
 
 logger = logging.getLogger(__name__)
 
@@ -38,47 +34,28 @@ ENDED = (Status.closing, Status.closed, Status.failed)
 _AGAIN_S = 5.0
 #: How long the scheduler has to hear that the cluster closes.
 _CLOSING_S = 5.0
-#: Ended jobs that a cluster shows: it is shown over and over.
-_ENDED_SHOWN = 5
-#: The cluster whose size was changed last, where it was changed.
-_RESIZED: ContextVar[weakref.ref[SafeScaling] | None] = ContextVar("hpc_resized", default=None)
+#: Clusters whose size was changed and not waited for yet, where it was changed.
+_RESIZED: ContextVar[frozenset[weakref.ref[SafeScaling]]] = ContextVar("hpc_resized", default=frozenset())
 
 
-class SafeScaling(WithRuntime, ChangedByHand):
+class SafeScaling(WithRuntime, Sizes):
     """Scaling for clusters that are made of worker specifications: nothing is lost."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        #: Workers (batch jobs) asked for last, by pool; a pool that is absent has what was started with.
-        self._wanted: dict[str, int] = {}
         #: Whether what was asked for last is to be had by force, by pool.
         self._force: dict[str, bool] = {}
-        #: How many are on their way out by force, by pool: whatever is asked for now, they go.
-        self._going: dict[str, int] = {}
         #: Set when none of the workers of a pool that are too many could leave.
         self._stuck: dict[str, asyncio.Event] = {}
         #: What makes each pool smaller.
         self._shrinking: dict[str, asyncio.Task[None]] = {}
         super().__init__(*args, **kwargs)
 
-    @property
-    def dashboard_link(self) -> str:
-        """Link to the dashboard; behind JupyterHub through its proxy, unless another is configured."""
-        template = link_template(dask.config.get("distributed.dashboard.link"))
-        with dask.config.set({"distributed.dashboard.link": template}):
-            return super().dashboard_link
-
-    @never_raises
-    def _repr_html_(self, cluster_status: str | None = None) -> str | None:
-        # the widget of the stock class shows it too, over and over, in the loop
-        return super()._repr_html_(cluster_status) + (cluster_html(self, self._summary) or "")
-
-    def _summary(self) -> dict[str, Any]:
-        service = of(cast(Any, self.scheduler))
-        return {"status": service.status.summary(), "jobs": service.jobs.rows(ended=_ENDED_SHOWN)}
-
     async def _start(self) -> Any:
         result = await super()._start()
         self._install()
+        for pool in self._wanted:
+            # it was asked for before there was anything to change
+            cast(Any, self.loop).add_callback(self._adjust, pool)
         return result
 
     def _update_worker_status(self, op: str, msg: Any) -> None:
@@ -148,9 +125,9 @@ class SafeScaling(WithRuntime, ChangedByHand):
         yield from super().__await__()
         if taken_out := self._taken_out - before:
             yield from asyncio.wait(taken_out).__await__()
-        if (resized := _RESIZED.get()) is not None and resized() is self:
+        if (resized := weakref.ref(self)) in _RESIZED.get():
             yield from self._settled().__await__()
-            _RESIZED.set(None)  # what others ask for later is theirs
+            _RESIZED.set(_RESIZED.get() - {resized})  # what others ask for later is theirs
         return self
 
     def pin(self, *workers: Any) -> Any:
@@ -184,7 +161,7 @@ class SafeScaling(WithRuntime, ChangedByHand):
             return self.sync(self._rehearse, pool, n)
         if pool == DEFAULT_POOL:
             self._warn_if_adaptive()
-        _RESIZED.set(weakref.ref(self))
+        _RESIZED.set(frozenset(ref for ref in _RESIZED.get() if ref() is not None) | {weakref.ref(self)})
         self._stuck.setdefault(pool, asyncio.Event()).clear()
         self._wanted[pool] = n
         self._force[pool] = force
@@ -246,31 +223,12 @@ class SafeScaling(WithRuntime, ChangedByHand):
             "cluster.adapt(minimum=n, maximum=n) fixes it at n"
         )
 
-    @property
-    def expiring(self) -> set[Any]:
-        """Names of workers whose end is near and whose successors have been asked for."""
-        return set()
-
     # ------------------------------------------------------------ internals
-
-    def _excess(self, pool: str) -> int:
-        """By how much a pool is larger than wanted."""
-        staying = len(self._specs(pool)) - self._going.get(pool, 0)
-        return staying - self._wanted.get(pool, staying)
-
-    def _grow(self, pool: str) -> None:
-        while self._excess(pool) < 0:
-            self.worker_spec.update(self._next_spec(pool))
-
-    def _want_no_more(self, pools: Iterable[str], gone: Iterable[Any] = ()) -> None:
-        """What has gone, is about to (`gone`), or could not be started, is not asked for again."""
-        for pool in pools:
-            if pool in self._wanted:
-                left = set(self._specs(pool)) - set(gone)
-                self._wanted[pool] = min(self._wanted[pool], len(left))
 
     async def _adjust(self, pool: str, anew: bool = False) -> None:
         """Have the pool come to the size that was asked for; `anew`: that was just now."""
+        if self.status in (Status.created, Status.starting):
+            return  # there is nothing yet that could be opened, and it is when it starts
         await self._open()
         if self.status != Status.running:
             return
@@ -286,6 +244,8 @@ class SafeScaling(WithRuntime, ChangedByHand):
 
     async def _settled(self) -> None:
         """Wait until every pool has the size that was asked for, or cannot have it now."""
+        if self._taken_out:
+            await asyncio.wait(self._taken_out)
         for pool in list(self._wanted):
             while self.status == Status.running and self._excess(pool) and not self._stuck[pool].is_set():
                 await self._adjust(pool)
@@ -323,13 +283,14 @@ class SafeScaling(WithRuntime, ChangedByHand):
         gone = set()
         try:
             coming = await self._coming(pool)
-            excess = max(0, self._excess(pool))
+            excess, specs = self._surplus(pool)
+            coming = [spec for spec in coming if spec in specs]
             if coming or not excess:
                 await self._forget(coming[:excess])
                 return
-            limits = self._limits(pool)
+            limits = self._limits(pool, specs)
             answer = await self.ask("release", count=excess, **limits)
-            excess = max(0, self._excess(pool))
+            excess, _ = self._surplus(pool)
             if not answer["released"] and excess and self._force.get(pool):
                 self._going[pool] = excess
                 try:

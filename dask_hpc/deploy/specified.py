@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, cast
 
 from distributed.core import Status
@@ -14,6 +14,9 @@ DEFAULT_POOL = ""
 
 class SpecifiedWorkers(SpecCluster):
     """A cluster made of worker specifications, each of which stands for one worker or a group of them."""
+
+    #: Specifications that were taken out by hand, and are there until their workers have left.
+    _outgoing: set[Any]
 
     def forget_ended(self) -> None:
         """Do not count workers that have ended of themselves: retired by somebody, or by their lifetime."""
@@ -43,9 +46,13 @@ class SpecifiedWorkers(SpecCluster):
     def _specs(self, pool: str) -> list[Any]:
         return [spec for spec in self.worker_spec if self._pool_of(spec) == pool]
 
-    def _limits(self, pool: str) -> dict[str, Any]:
-        """What a release is limited to: the workers of a pool when there are others."""
-        specs = self._specs(pool)
+    def _staying(self, pool: str) -> list[Any]:
+        """Specifications of a pool but for those whose workers were taken out by hand."""
+        return [spec for spec in self._specs(pool) if spec not in self._outgoing]
+
+    def _limits(self, pool: str, specs: Collection[Any] | None = None) -> dict[str, Any]:
+        """What a release is limited to: the workers of a pool, or of these in it, when there are others."""
+        specs = self._staying(pool) if specs is None else specs
         if len(specs) == len(self.worker_spec):
             return {}
         return {"among": [name for spec in specs for name in self._workers_of(spec)]}

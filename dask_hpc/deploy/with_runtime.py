@@ -1,22 +1,45 @@
-"""The scheduler side of a cluster, which is in its process: whether it is there, and what it answers."""
+"""The scheduler side of a cluster, which is in its process: whether it is there, what it answers."""
 
 from __future__ import annotations
 
 from typing import Any, cast
 
+import dask
 from distributed.deploy.spec import SpecCluster
 
 from dask_hpc.config import Settings, settings
+from dask_hpc.deploy.dashboard_link import link_template
 from dask_hpc.errors import DaskHPCError, InstallError
 from dask_hpc.scheduler.install import attach, service_of
 from dask_hpc.scheduler.internals import selfcheck
 from dask_hpc.scheduler.leaving.releases import Releases
+from dask_hpc.scheduler.rpc.service import of
+from dask_hpc.show import cluster_html, never_raises
+
+#: Ended jobs that a cluster shows: it is shown over and over.
+_ENDED_SHOWN = 5
 
 
 class WithRuntime(SpecCluster):
     """A cluster with the runtime on its scheduler."""
 
     _releases: Releases | None = None
+
+    @property
+    def dashboard_link(self) -> str:
+        """Link to the dashboard; behind JupyterHub through its proxy, unless another is configured."""
+        template = link_template(dask.config.get("distributed.dashboard.link"))
+        with dask.config.set({"distributed.dashboard.link": template}):
+            return super().dashboard_link
+
+    @never_raises
+    def _repr_html_(self, cluster_status: str | None = None) -> str | None:
+        # the widget of the stock class shows it too, over and over, in the loop
+        return super()._repr_html_(cluster_status) + (cluster_html(self, self._summary) or "")
+
+    def _summary(self) -> dict[str, Any]:
+        service = of(cast(Any, self.scheduler))
+        return {"status": service.status.summary(), "jobs": service.jobs.rows(ended=_ENDED_SHOWN)}
 
     @property
     def refused(self) -> dict[str, str]:

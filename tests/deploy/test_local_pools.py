@@ -167,6 +167,78 @@ def test_a_cluster_that_follows_the_load_by_one_pool_counts_none_of_the_others()
     assert (told["elsewhere"], told["resources"]) == (["gpu-0", "gpu-1"], ["GPU"])
 
 
+def test_an_asynchronous_cluster_with_pools_may_be_awaited_and_closed_later():
+    async def run():
+        cluster = dask_hpc.LocalCluster(
+            n_workers=1,
+            processes=False,
+            asynchronous=True,
+            dashboard_address=":0",
+            pools={"staging": {"n_workers": 1}},
+        )
+        cluster.scale(2)
+        # whatever it has put on the loop runs now
+        await asyncio.sleep(0.1)
+        await asyncio.wait_for(cluster, PATIENCE_S)
+        try:
+            names = {str(ws.name) for ws in cluster.scheduler.workers.values()}
+            assert names == {"0", "1", "staging-0"}
+        finally:
+            await asyncio.wait_for(cluster.close(), PATIENCE_S)
+
+    asyncio.run(run())
+
+
+def test_a_smaller_size_that_is_asked_for_before_the_start_is_had_whoever_starts_it():
+    async def run():
+        async def start():
+            await cluster
+
+        options = {"processes": False, "asynchronous": True, "dashboard_address": ":0"}
+        cluster = dask_hpc.LocalCluster(n_workers=3, **options)
+        # it has not asked for a size itself
+        starting = asyncio.ensure_future(start())
+        cluster.scale(1)
+        await asyncio.wait_for(starting, PATIENCE_S)
+        async with asyncio.timeout(PATIENCE_S):
+            while len(cluster.scheduler.workers) != 1:
+                await asyncio.sleep(0.02)
+        await asyncio.wait_for(cluster.close(), PATIENCE_S)
+
+    asyncio.run(run())
+
+
+def test_workers_that_are_being_closed_already_are_not_asked_for_besides():
+    asked = []
+
+    async def run():
+        closed = asyncio.Event()
+
+        async def close(names, **how):
+            adaptive.cluster.plan.difference_update(names)
+            await closed.wait()
+
+        adaptive.cluster.let_go = close
+        await adaptive.scale_down({"b", "c"})
+        while adaptive.cluster.plan != {"a"}:
+            await asyncio.sleep(0)
+        assert adaptive.leaving == {"b", "c"}
+        await adaptive.scale_up(3)
+        closed.set()
+        await asyncio.gather(*adaptive._releases)
+
+    adaptive = Following(
+        plan={"a", "b", "c"},
+        elsewhere=set,
+        together=lambda names: [{name} for name in sorted(names)],
+        has_runtime=False,
+        scale=asked.append,
+    )
+    adaptive.state = "running"
+    asyncio.run(asyncio.wait_for(run(), 20))
+    assert asked == [3]
+
+
 def test_those_on_their_way_out_are_asked_for_besides_and_those_that_stayed_are_left_alone():
     asked = []
 

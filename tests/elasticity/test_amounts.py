@@ -206,11 +206,20 @@ def test_what_is_on_its_way_out_by_force_or_has_gone_is_neither_too_much_nor_ask
         _specs=pools.__getitem__,
         _going={"": 2},
         _wanted={"": 2},
+        _followed=lambda pool: [],
+        _outgoing=set(),
+        _staying=pools.__getitem__,
+        _pool_of=lambda spec: "staging" if spec == "s" else "",
         _workers_of=lambda spec: [f"{spec}-0", f"{spec}-1"],
         worker_spec=dict.fromkeys([*pools[""], *pools["staging"]]),
     )
     assert SafeScaling._excess(cluster, "") == 1
     assert SafeScaling._excess(cluster, "staging") == 0, "nobody has asked for another size of it"
+    cluster._outgoing = {"a", "s"}
+    assert SafeScaling._excess(cluster, "") == 0, "that one was taken out by hand"
+    cluster._wanted[""] = 4
+    assert SafeScaling._excess(cluster, "") == -1, "and is no reason to have more of others"
+    cluster._outgoing.clear()
     cluster._wanted[""] = 5
     SafeScaling._want_no_more(cluster, ["", "staging"], gone=["a", "b"])
     assert cluster._wanted == {"": 3}
@@ -293,6 +302,27 @@ def test_a_cluster_whose_runtime_went_meanwhile_stays_as_it_is_and_nobody_waits_
     assert (cluster._wanted, stuck.is_set()) == ({"": 3}, True)
 
 
+@pytest.mark.parametrize("first", ["new", "old"])
+@pytest.mark.parametrize(("old", "new", "wanted"), [(10, 10, 2), (2, 2, 1), (1, 1, 0), (3, 1, 1), (2, 5, 1)])
+def test_as_many_successors_stay_as_are_wanted_and_no_more_whom_they_follow(
+    first: str, old: int, new: int, wanted: int
+) -> None:
+    specs = [*(f"old-{n}" for n in range(old)), *(f"new-{n}" for n in range(new))]
+    cluster: Any = Bare(_specs=lambda pool: specs, _staying=lambda pool: specs, _wanted={"": wanted})
+    vars(cluster).update(_going={}, _outgoing=set())
+    cluster._followed = lambda pool: [spec for spec in specs if spec.startswith("old")]
+    cluster._excess = partial(SafeScaling._excess, cluster)
+    while (left := SafeScaling._surplus(cluster, ""))[0]:
+        count, may_go = left
+        # whichever of them cost least
+        for spec in sorted(may_go, key=lambda spec: not spec.startswith(first))[:count]:
+            specs.remove(spec)
+    assert cluster._excess("") == 0
+    kinds = [spec.partition("-")[0] for spec in specs]
+    assert kinds.count("new") == wanted
+    assert kinds.count("old") <= wanted
+
+
 def test_of_workers_that_have_not_come_yet_no_more_are_given_up_than_are_too_many() -> None:
     given_up: list[str] = []
 
@@ -302,9 +332,13 @@ def test_of_workers_that_have_not_come_yet_no_more_are_given_up_than_are_too_man
     async def forget(specs: list[str]) -> None:
         given_up.extend(specs)
 
-    cluster: Any = Bare(has_runtime=True, _coming=coming, _forget=forget, _excess=lambda pool: 2)
+    cluster: Any = Bare(has_runtime=True, _coming=coming, _forget=forget)
+    cluster._surplus = lambda pool: (2, ["a", "x", "y", "z"])
     asyncio.run(SafeScaling._release(cluster, ""))
     assert given_up == ["x", "y"]
+    cluster._surplus = lambda pool: (2, ["a", "z"])
+    asyncio.run(SafeScaling._release(cluster, ""))
+    assert given_up == ["x", "y", "z"], "the others are wanted"
 
 
 def _held(made: Shrinkable, job: Any) -> int:

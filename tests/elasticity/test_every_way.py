@@ -6,6 +6,7 @@ import asyncio
 import weakref
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from distributed import Client
@@ -108,6 +109,62 @@ def test_a_worker_that_is_taken_out_by_hand_and_cannot_leave_is_specified_again(
     asyncio.run(run())
 
 
+def test_the_worker_that_is_taken_out_by_hand_goes_and_no_other_where_the_size_is_asked_for_as_well() -> None:
+    async def run() -> None:
+        async with shrinkable(4) as made:
+            await made.results(20)
+            cluster, fewest = made.cluster, [4]
+            remove = made.scheduler.remove_worker
+
+            async def counted(*args: Any, **kwargs: Any) -> Any:
+                answer = await remove(*args, **kwargs)
+                fewest.append(len(made.scheduler.workers))
+                return answer
+
+            made.scheduler.remove_worker = counted
+            for taken, left in ((3, {"0", "1", "2"}), (0, {"1", "2"})):
+                del cluster.worker_spec[taken]
+                cluster.scale(len(left))
+                await cluster
+                assert made.names() == left == set(map(str, cluster.worker_spec))
+                assert min(fewest) == len(left)
+            # where it cannot leave another one does, to have that size
+            await cluster.pin(1)
+            del cluster.worker_spec[1]
+            cluster.scale(1)
+            await cluster
+            await made.size(1)
+            assert made.names() == {"1"}
+
+    asyncio.run(run())
+
+
+def test_of_several_clusters_each_that_was_resized_is_waited_for() -> None:
+    async def run() -> None:
+        async with shrinkable(2) as first, shrinkable(2) as second:
+            gate = Gate()
+            busy = await first.held(2, gate)
+
+            async def resized() -> None:
+                first.cluster.scale(1)
+                second.cluster.scale(1)
+                await second.cluster
+                assert len(second.scheduler.workers) == 1
+                await first.cluster
+                assert len(first.scheduler.workers) == 1
+
+            waiting = asyncio.ensure_future(resized())
+            await second.size(1)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.shield(waiting), 0.3)
+            assert not waiting.done()
+            gate.open()
+            await asyncio.wait_for(waiting, PATIENCE_S)
+            await first.client.gather(busy)
+
+    asyncio.run(run())
+
+
 def test_two_looks_at_a_worker_that_has_left_do_not_meet() -> None:
     async def run() -> None:
         async with shrinkable(2) as made:
@@ -194,9 +251,8 @@ def test_who_waits_for_a_cluster_waits_for_what_it_has_asked_for_alone(
         monkeypatch.setattr(SafeScaling, "_settled", settle)
         # of somebody else, who has taken one out before that cannot leave
         cluster._taken_out = {asyncio.get_running_loop().create_future()}  # type: ignore[arg-type]
-        for resized, found in ((None, []), (another, []), (cluster, [cluster])):
-            if resized is not None:
-                scaling._RESIZED.set(weakref.ref(resized))
+        for resized, found in (((), []), ([another], []), ([cluster, another], [cluster])):
+            scaling._RESIZED.set(frozenset(map(weakref.ref, resized)))
             await asyncio.wait_for(waited(), PATIENCE_S)
             assert settled == found
 

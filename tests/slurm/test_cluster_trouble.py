@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import Counter, deque
 from collections.abc import Iterator
 from pathlib import Path
@@ -193,6 +194,30 @@ def test_a_job_that_slurm_does_not_know_any_more_is_replaced_when_its_worker_has
         assert (list(made.worker_spec), submitted(tmp_path)) == ([name], 1)
         made.sync(worker.close)
         until(lambda: submitted(tmp_path) == 2, "it is replaced")
+
+
+def test_nothing_is_left_of_a_job_whose_successor_is_not_wanted_any_more(fakes: Any, tmp_path: Path) -> None:
+    fakes("sbatch", SUBMIT)
+    fakes("scancel", 'echo "$@" >> "$0.told"')
+    # it ends sooner than a worker may be emptied and a successor come
+    now_s = int(time.time())
+    ends = f"RUNNING|1|n1|12:00:00|1:40|{now_s - 10}|{now_s - 10}|{now_s + 100}|None|w"
+    fakes("squeue", f"printf '%s\\n' '1|1|x|root|{ends}'; {_row(2, 'PENDING')}")
+    with dask_hpc.SLURMCluster(**OPTIONS) as made:
+        made.scale(jobs=1)
+        until(lambda: made.workers, "it is submitted")
+        (name,) = made.worker_spec
+
+        async def begin() -> Worker:
+            return await Worker(made.scheduler_address, name=name, nthreads=1)
+
+        worker = made.sync(begin)
+        until(lambda: made.expiring and len(made.workers) == 2, "its successor is submitted")
+        made.scale(jobs=0)
+        until(lambda: not made.workers, "both have gone")
+        told = (tmp_path / "scancel.told").read_text().split()
+        assert (sorted(set(told)), submitted(tmp_path)) == (["1", "2"], 2)
+        made.sync(worker.close)
 
 
 @pytest.mark.errors("in a row without a worker")

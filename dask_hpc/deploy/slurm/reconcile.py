@@ -89,10 +89,8 @@ class Reconciled(Pooled):
         waiting = set(self.worker_spec) - self._begun
         return {name for spec in waiting for name in self._workers_of(spec)}
 
-    def _excess(self, pool: str) -> int:
-        # a job and its successor count once
-        expiring = sum(self._pool_of(spec) == pool for spec in self._expiring.keys() & set(self.worker_spec))
-        return super()._excess(pool) - (expiring if pool in self._wanted else 0)
+    def _followed(self, pool: str) -> list[Any]:
+        return [spec for spec in self._staying(pool) if spec in self._expiring]
 
     def _sensible(self, pool: str, jobs: int) -> int:
         """How many jobs to ask for: an adaptive cluster asks for as many again, whatever becomes of them."""
