@@ -77,7 +77,8 @@ class SafeScaling(WithRuntime, Sizes):
         Those that leave get no new tasks, finish what they execute, take part in shuffles to the end, and
         hand what only they hold to others. A worker that cannot be emptied (an actor lives there, nobody
         has room for its data, its tasks take longer than ``hpc.shrink-deadline``) stays; `refused` says
-        why, and it is tried again.
+        why, and it is tried again. Workers of one host leave together where that is a node
+        (``hpc.node.by: host``), and only if no more leave than are too many.
 
         Parameters
         ----------

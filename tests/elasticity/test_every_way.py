@@ -132,7 +132,6 @@ def test_the_worker_that_is_taken_out_by_hand_goes_and_no_other_where_the_size_i
             await cluster.pin(1)
             del cluster.worker_spec[1]
             cluster.scale(1)
-            await cluster
             await made.size(1)
             assert made.names() == {"1"}
 

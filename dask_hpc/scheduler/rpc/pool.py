@@ -36,7 +36,7 @@ class PoolMethods:
     async def release(
         self, count: int, dry_run: bool = False, among: Sequence[Any] | None = None, force: bool = False
     ) -> dict[str, Any]:
-        """Let `count` nodes go without losing anything; see `Releases.release` and `Releases.plan`."""
+        """Let `count` nodes go without losing anything; see `Releases.release` and `Choosing.choose`."""
         check_nodes("release", "count", count)
         if dry_run:
             return await self._releases.plan(count, among)
@@ -71,8 +71,9 @@ class PoolMethods:
         if going <= 0 or not engine.awake:
             return decision.stay
         nodes, workers = engine.state.nodes.nodes.values(), engine.scheduler.workers
-        per_node = max((len(node.workers) for node in nodes), default=1) or 1
-        choice = self._releases.choose(math.ceil(going / per_node), there - decision.stay)
+        if engine.state.nodes.by != "host":  # there, workers are counted
+            going = math.ceil(going / (max((len(node.workers) for node in nodes), default=1) or 1))
+        choice = self._releases.choose(going, there - decision.stay)
         return there - {str(workers[address].name) for node in choice.nodes for address in node.workers}
 
     async def depart(self, worker: str, within_s: float, reason: str) -> dict[str, Any]:

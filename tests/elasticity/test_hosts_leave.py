@@ -1,0 +1,106 @@
+"""Where a node is a whole host, a size counts workers, and those of one host leave together or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import dask
+import pytest
+from distributed import Worker
+from elastic_clusters import Shrinkable, shrinkable
+from elastic_work import Gate, result_of, until
+
+import dask_hpc
+
+PATIENCE_S = 40.0
+
+
+@asynccontextmanager
+async def pairs(hosts: int) -> AsyncIterator[Shrinkable]:
+    """A cluster of so many hosts with two workers each."""
+    with dask.config.set({"hpc.node.by": "host"}):
+        async with shrinkable(0, protocol="tcp") as made:
+            for number in range(2 * hosts):
+                options = {"nthreads": 1, "host": f"127.0.0.{1 + number // 2}", "dashboard": False}
+                made.cluster.worker_spec[number] = {"cls": Worker, "options": options}
+            await made.cluster
+            await made.size(2 * hosts)
+            yield made
+
+
+def _hosts(made: Shrinkable) -> list[int]:
+    """The number of each worker's host."""
+    return sorted(int(name) // 2 for name in made.names())
+
+
+def test_a_size_that_would_part_the_workers_of_a_host_is_refused_and_one_that_does_not_is_had() -> None:
+    async def run() -> None:
+        async with pairs(2) as made:
+            futures = await made.results(20)
+            plan = await made.cluster.scale(3, dry_run=True)
+            assert plan["release"] == {}
+            for why in plan["refused"].values():
+                assert "2 workers of one host leave together (hpc.node.by: host), and no more than 1" in why
+            made.cluster.scale(3)
+            await asyncio.wait_for(made.cluster, PATIENCE_S)
+            assert _hosts(made) == [0, 0, 1, 1]
+            assert made.cluster.refused == plan["refused"]
+            assert len(made.cluster.refused) == 2
+            made.cluster.scale(2)
+            await asyncio.wait_for(made.cluster, PATIENCE_S)
+            assert _hosts(made) in ([0, 0], [1, 1])
+            assert made.cluster.refused == {}
+            assert await made.client.gather(futures) == [result_of(n) for n in range(20)]
+            assert made.tally.twice() == []
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(("workers", "hosts"), [(4, 2), (5, 2), (2, 1)])
+def test_of_hosts_as_many_leave_as_have_so_many_workers(workers: int, hosts: int) -> None:
+    async def run() -> None:
+        async with pairs(4) as made:
+            answer = await made.cluster.ask("release", count=workers)
+            assert [len(names) for names in answer["released"].values()] == [2] * hosts
+            assert len(made.names()) == 8 - 2 * hosts
+            assert bool(answer["refused"]) == (workers > 2 * hosts)
+
+    asyncio.run(run())
+
+
+def test_a_job_gives_up_hosts_that_have_no_more_workers_than_are_to_go() -> None:
+    async def run() -> None:
+        async with pairs(3) as made:
+            runtime = await dask_hpc.install(made.client)
+            nodes = made.cluster._releases.engine.state.nodes
+            async with runtime.job("fit", nodes=3, min_nodes=1, max_nodes=3) as job:
+                await until(lambda: nodes.nodes and not nodes.free(), "it has all")
+                answer = await made.cluster.ask("release", count=1)
+                assert answer["released"] == {}
+                assert all("leave together" in why for why in answer["refused"].values())
+                answer = await made.cluster.ask("release", count=3)
+                assert [len(names) for names in answer["released"].values()] == [2]
+                assert len(made.names()) == 4
+            await job.wait(10)
+
+    asyncio.run(run())
+
+
+def test_hosts_that_are_wanted_again_stay_with_all_their_workers() -> None:
+    async def run() -> None:
+        async with pairs(3) as made:
+            gate = Gate()
+            busy = await made.held(6, gate)
+            made.cluster.scale(2)
+            leaving = made.cluster._releases._leaving
+            await until(lambda: len(leaving) == 2, "two hosts are drained")
+            made.cluster.scale(4)
+            await until(lambda: len(leaving) == 1, "one of them stays")
+            gate.open()
+            await made.size(4)
+            assert len(set(_hosts(made))) == 2
+            await made.client.gather(busy)
+
+    asyncio.run(run())
