@@ -77,12 +77,6 @@ class PolicyAdaptive(distributed.Adaptive):
         return self.leaving | self.cluster.expiring
 
     @property
-    def _replaced(self) -> set[Any]:
-        """Names of those on their way out that are specified still, and that others come for now."""
-        # the cluster itself keeps successors and those they replace apart
-        return (self.leaving - self.cluster.expiring) & self.cluster.plan
-
-    @property
     def elsewhere(self) -> dict[str, list[str]]:
         """Names of workers that are not counted here and do a part of the work, and what only they have."""
         return {}
@@ -145,13 +139,20 @@ class PolicyAdaptive(distributed.Adaptive):
             return  # meanwhile `adapt` was called anew, or `scale` by somebody who stopped this
         self.scaling = True
         try:
-            await super().scale_up(n + len(self._replaced))
+            await super().scale_up(n + len(self._besides()))
         finally:
             self.scaling = False
 
+    def _besides(self) -> set[Any]:
+        """Names of those on their way out that others come for now."""
+        # what is being closed is specified no more, and its name may be given anew
+        self.leaving &= self.cluster.plan
+        # the cluster itself keeps successors and those they replace apart
+        return self.leaving - self.cluster.expiring
+
     async def _recall(self, count: int) -> None:
         """Have up to `count` workers on their way out stay: they are there, others would have to come."""
-        names = self._replaced
+        names = self._besides()
         nodes = len(self.cluster.together(names))
         if count > 0 and nodes and self.cluster.has_runtime:
             going = max(0, nodes - math.ceil(count / self.cluster.workers_per_node))

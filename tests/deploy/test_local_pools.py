@@ -224,6 +224,9 @@ def test_workers_that_are_being_closed_already_are_not_asked_for_besides():
             await asyncio.sleep(0)
         assert adaptive.leaving == {"b", "c"}
         await adaptive.scale_up(3)
+        # their names are given anew
+        adaptive.cluster.plan.update({"b", "c"})
+        await adaptive.scale_up(3)
         closed.set()
         await asyncio.gather(*adaptive._releases)
 
@@ -236,7 +239,7 @@ def test_workers_that_are_being_closed_already_are_not_asked_for_besides():
     )
     adaptive.state = "running"
     asyncio.run(asyncio.wait_for(run(), 20))
-    assert asked == [3]
+    assert asked == [3, 3]
 
 
 def test_those_on_their_way_out_are_asked_for_besides_and_those_that_stayed_are_left_alone():
