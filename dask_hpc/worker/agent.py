@@ -51,6 +51,8 @@ _LEAST_ASK_S = 0.5
 _SAME_S = 1.0
 #: How long the scheduler may take to answer a call.
 _CONNECT_S = 3.0
+#: One that did not answer is asked again after so long, in seconds.
+_AGAIN_S = 0.5
 #: Agents by their nanny or worker.
 _agents: dict[Any, Agent] = {}
 
@@ -116,27 +118,36 @@ class Agent:
         for task in self._tasks:
             task.cancel()
 
-    async def leave(self, within_s: float, why: str) -> None:
-        """Have the worker emptied in at most `within_s` seconds; once is enough, unless time is cut."""
+    async def leave(self, within_s: float, why: str, insists: bool = False) -> None:
+        """Have the worker emptied in at most `within_s` seconds; once is enough, unless time is cut.
+
+        Who `insists` asks a scheduler that does not answer now again as long as there is time.
+        """
         deadline_s = time.monotonic() + within_s
         if self._leaving.locked() and deadline_s < self._deadline_s:
             # the scheduler hurries with what it is doing already
-            await self._leave_by(deadline_s, why)
+            await self._leave_by(deadline_s, why, insists)
             return
         async with self._leaving:
-            await self._leave_by(deadline_s, why)
+            await self._leave_by(deadline_s, why, insists)
 
-    async def _leave_by(self, deadline_s: float, why: str) -> None:
+    async def _leave_by(self, deadline_s: float, why: str, insists: bool) -> None:
         self._deadline_s = deadline_s
         address = await self._started(deadline_s)
         if self._left or address is None:
             return
-        within_s = max(0.0, deadline_s - time.monotonic())
-        try:
-            answer = await asyncio.wait_for(self._ask(address, within_s, why), within_s + 1.0)
-        except (TimeoutError, OSError, DaskHPCError) as error:
-            logger.warning("Worker %s was not emptied (%s): %s", address, why, str(error) or repr(error))
-            return
+        while True:
+            within_s = max(0.0, deadline_s - time.monotonic())
+            try:
+                answer = await asyncio.wait_for(self._ask(address, within_s, why), within_s + 1.0)
+                break
+            except (TimeoutError, OSError, DaskHPCError) as error:
+                busy = insists and not isinstance(error, DaskHPCError)
+                if not busy or within_s < _AGAIN_S or self._left or deadline_s > self._deadline_s:
+                    text = "Worker %s was not emptied (%s): %s"
+                    logger.warning(text, address, why, str(error) or repr(error))
+                    return
+            await asyncio.sleep(_AGAIN_S)
         if self._left:
             return  # it was asked for twice, and that is said
         self._left = True
@@ -190,7 +201,7 @@ class Agent:
                     break
             else:
                 await asyncio.sleep(min(begins_s, asked_s - margin_s) - time.time())
-                await self.leave(max(0.0, asked_s - margin_s - time.time()), "its walltime ends")
+                await self.leave(max(0.0, asked_s - margin_s - time.time()), "its walltime ends", True)
                 return
             logger.info("The walltime of this worker ends %.0f s later than it did", asked_s - ends_s)
             ends_s = asked_s
@@ -229,7 +240,7 @@ class Agent:
 
     def noticed(self) -> None:
         """The batch system has said that the end is near."""
-        self._spawn(self.leave(self.settings.walltime_notice_s, "notice by SIGUSR1"))
+        self._spawn(self.leave(self.settings.walltime_notice_s, "notice by SIGUSR1", True))
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.ensure_future(work)

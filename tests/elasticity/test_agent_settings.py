@@ -110,3 +110,28 @@ def test_a_worker_that_is_being_emptied_asks_at_once_where_its_end_is_sooner_and
         assert agent.asked == ["notice", "SIGTERM"]
 
     asyncio.run(run())
+
+
+class _Busy(_Emptied):
+    """An agent whose scheduler does not answer at first."""
+
+    async def _ask(self, address: str, within_s: float, why: str) -> dict[str, Any]:
+        if len(self.asked) < 2:
+            self.asked.append(why)
+            raise TimeoutError
+        return await super()._ask(address, within_s, why)
+
+
+def test_a_scheduler_that_is_busy_is_asked_again_while_there_is_time_and_not_at_the_very_end() -> None:
+    async def run() -> None:
+        agent = _Busy()
+        agent.left.set()
+        await asyncio.wait_for(agent.leave(600.0, "SIGTERM"), 20)
+        assert (agent.asked, agent._left) == (["SIGTERM"], False)
+        await asyncio.wait_for(agent.leave(600.0, "its walltime ends", insists=True), 20)
+        assert (agent.asked, agent._left) == (["SIGTERM", *["its walltime ends"] * 2], True)
+        late = _Busy()
+        await asyncio.wait_for(late.leave(0.3, "its walltime ends", insists=True), 20)
+        assert late.asked == ["its walltime ends"]
+
+    asyncio.run(run())

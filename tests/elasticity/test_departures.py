@@ -12,6 +12,7 @@ from departed import depart, spilling
 from elastic_clusters import shrinkable
 from elastic_work import Gate, result_of, shuffled, through, until, within
 
+import dask_hpc
 from dask_hpc.scheduler.rpc.service import of
 
 
@@ -144,4 +145,32 @@ def test_data_that_is_moved_too_slowly_for_the_time_that_is_left_goes_to_disk(
             assert await within(made.client.gather(futures)) == [result_of(n) for n in range(10)]
 
     moving = asyncio.Event()
+    asyncio.run(run())
+
+
+def test_a_worker_whose_node_is_given_up_anyway_finishes_what_it_executes_while_there_is_time() -> None:
+    async def run() -> None:
+        async with shrinkable(2) as made:
+            runtime = await dask_hpc.install(made.client, lend_s=0)
+            gate = Gate()
+            async with runtime.job("fit", nodes=2, min_nodes=1, max_nodes=2) as job:
+                futures = await made.held(2, gate)
+                resize = asyncio.ensure_future(job.resize(1))
+                at = of(made.scheduler).engine.state.nodes.at
+                await until(lambda: any(node.reserved for node in at.values()), "one of them is drained")
+                here = next(address for address, node in at.items() if node.reserved)
+                leaving = asyncio.ensure_future(of(made.scheduler).departures.depart(here, 60.0, "its end"))
+                # as many looks as it would have needed to go
+                departing = of(made.scheduler).departures._under_way
+                await until(lambda: departing, "it departs")
+                for _ in range(20):
+                    await asyncio.sleep(of(made.scheduler).engine.state.settings.sweep_s)
+                assert here in made.scheduler.workers
+                gate.open()
+                assert (await within(leaving))["executing"] == []
+                await within(resize)
+                assert await within(made.client.gather(futures)) == [0, 1]
+                assert made.tally.twice() == []
+            await job.wait(10)
+
     asyncio.run(run())

@@ -86,7 +86,14 @@ class Departures:
 
     async def _leave(self, departure: Departure, node: Node | None) -> dict[str, Left]:
         scheduler, state, addresses = self.engine.scheduler, self.engine.state, departure.addresses
-        whole = node is not None and set(node.workers) == set(addresses) and not node.reserved
+        whole = node is not None and set(node.workers) == set(addresses)
+        if whole and node is not None:
+            # nothing new comes to a node that is being drained, and what executes has as long as in a drain
+            while node.reserved and any(reads.keys_on(scheduler, address) for address in addresses):
+                if self._drained_within_s(departure) <= 0:
+                    break
+                await asyncio.sleep(state.settings.sweep_s)
+            whole = not node.reserved
         if whole and node is not None:
             reason = Reason(ReasonCode.USER_REQUEST, f"{node.id} leaves: {departure.why}")
             await drain(self.engine, [node], reason, self._drained_within_s(departure))
