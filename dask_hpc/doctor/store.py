@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from dask.utils import format_bytes, format_time
 
 from dask_hpc.checkpoint.disk import MORE
-from dask_hpc.config import problems, settings
+from dask_hpc.checkpoint.store_threads import Asked, SilentStoreError
+from dask_hpc.config import find, problems, settings
 from dask_hpc.doctor.checks import Finding
 from dask_hpc.errors import CheckpointError, InstallError
 from dask_hpc_policies.wording import counted
@@ -39,21 +40,36 @@ class Looked:
     direct: bool = False
 
 
-def look(folder: str) -> Looked:
-    """Try a store from this process. Nothing stays behind."""
+async def look(folder: str, silence_s: float) -> Looked:
+    """Try a store from this process, whose loop goes on meanwhile. Nothing stays behind.
+
+    Parameters
+    ----------
+    silence_s
+        Without getting on for so long its mount is taken to hang.
+    """
+    try:
+        return await Asked(folder, silence_s).soon(_look, folder)
+    except SilentStoreError as error:
+        return Looked(str(error))
+
+
+def _look(folder: str) -> Looked:
     from dask_hpc.checkpoint.checksums import crc32c
     from dask_hpc.checkpoint.direct import taken_by
     from dask_hpc.checkpoint.store import Store
 
     try:
         crc32c(b"")  # says when it is not installed
+        if not os.path.isdir(folder):
+            return Looked(f"there is no folder {folder}")
+        if (problem := Store(folder).problem()) is not None:
+            return Looked(problem)
+        return Looked("", shutil.disk_usage(folder).free, taken_by(folder))
     except CheckpointError as error:
         return Looked(str(error))
-    if not os.path.isdir(folder):
-        return Looked(f"there is no folder {folder}")
-    if (problem := Store(folder).problem()) is not None:
-        return Looked(problem)
-    return Looked("", shutil.disk_usage(folder).free, taken_by(folder))
+    except OSError as error:
+        return Looked(f"the store {folder} cannot be looked at: {error.strerror or error}")
 
 
 def check_store(folder: str | None = None) -> list[Finding]:
@@ -62,11 +78,13 @@ def check_store(folder: str | None = None) -> list[Finding]:
         if problems():
             return []
         folder = settings().checkpoint_store
-    return (
-        [Finding("checkpoint store", "ok", _NONE)]
-        if folder is None
-        else [_found("checkpoint store", folder, {"this machine": look(folder)}, "this machine")]
-    )
+    if folder is None:
+        return [Finding("checkpoint store", "ok", _NONE)]
+    try:
+        looked = Asked(folder, find("checkpoint.silence").configured())(_look, folder)
+    except SilentStoreError as error:
+        looked = Looked(str(error))
+    return [_found("checkpoint store", folder, {"this machine": looked}, "this machine")]
 
 
 def check_checkpoints(client: Client) -> list[Finding]:
@@ -82,8 +100,12 @@ def check_checkpoints(client: Client) -> list[Finding]:
     taken = [*_taken_over(rows.get("taken_over")), *_on_disk(rows.get("managers", ()))]
     if folder is None:
         return [Finding("checkpoints", "ok", _NONE), *taken]
-    found = {"the scheduler": client.run_on_scheduler(look, folder)}
-    found |= {f"worker {address}": one for address, one in client.run(look, folder).items()}
+    asked = folder, told["settings"]["checkpoint_silence_s"]
+    found: dict[str, Looked] = {"the scheduler": client.run_on_scheduler(look, *asked)}
+    for address, one in client.run(look, *asked, on_error="return").items():
+        # a worker may go while it is asked
+        looked = one if isinstance(one, Looked) else Looked(f"{type(one).__name__}: {one}")
+        found[f"worker {address}"] = looked
     return [_found("checkpoints", folder, found, "the scheduler and all workers"), *taken]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from importlib.metadata import EntryPoint, EntryPoints
@@ -10,6 +11,7 @@ from pathlib import Path
 import dask
 import pytest
 from distributed import Client
+from helpers import Gate
 from packaging.specifiers import SpecifierSet
 
 import dask_hpc
@@ -259,6 +261,42 @@ def test_where_checkpoints_go_is_tried_everywhere_and_nothing_is_left_there(
         assert (wrong.verdict, "hpc.checkpoint.store" in wrong.remedy) == ("warn", True)
     finally:
         runtime.uninstall()
+
+
+def test_a_store_that_hangs_keeps_neither_the_cluster_nor_who_looks(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate()
+    runtime = dask_hpc.install(client, checkpoint_store=str(tmp_path), checkpoint_silence="300 ms")
+    try:
+        monkeypatch.setattr(store_checks, "_look", lambda folder: gate.wait(Looked()))
+        (found,) = check_checkpoints(client)
+        assert found.verdict == "warn"
+        assert found.text.startswith(f"the scheduler and 2 workers: the store {tmp_path} has not answered")
+        assert gate.arrived == 3
+        with dask.config.set({"hpc.checkpoint.silence": "300 ms"}):
+            (here,) = check_store(str(tmp_path))
+        assert (here.verdict, "has not answered for 0.3 s" in here.text) == ("warn", True)
+    finally:
+        gate.open()
+        runtime.uninstall()
+
+
+def test_a_store_that_fails_while_it_is_looked_at_is_a_finding_beside_all_others(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(folder: str) -> bool:
+        raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+    monkeypatch.setattr("dask_hpc.checkpoint.direct.taken_by", full)
+    runtime = dask_hpc.install(client, checkpoint_store=str(tmp_path))
+    try:
+        found = {finding.name: finding for finding in examine_cluster(client)}
+    finally:
+        runtime.uninstall()
+    assert found["scheduler"].verdict == "ok"
+    said = f"the store {tmp_path} cannot be looked at: Disk quota exceeded"
+    assert found["checkpoints"].text.endswith(said)
 
 
 def test_where_checkpoints_of_this_machine_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
