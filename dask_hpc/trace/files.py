@@ -8,7 +8,6 @@ cluster from working.
 
 from __future__ import annotations
 
-import asyncio
 import codecs
 import gzip
 import io
@@ -31,6 +30,11 @@ logger = logging.getLogger(__name__)
 
 #: Longest line that is read; a snapshot of a thousand nodes and jobs has less than a hundredth of it.
 LONGEST_LINE_BYTES = 2**26
+_APPEND = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
+_TAKEN = (
+    "another file is there now: another scheduler writes to this path, or it was replaced; give each "
+    "scheduler an hpc.trace.path of its own"
+)
 
 
 class TraceWarning(UserWarning):
@@ -122,9 +126,10 @@ def write_trace(path: str | os.PathLike[str], records: Iterable[Record]) -> None
 class TraceFile:
     """A trace that is written while it happens.
 
-    `add` and `flush` belong to one thread, the event loop's; writing goes on in another. The file is whole
-    after each flush, also when it is compressed: every flush appends and closes it. What was in `path`
-    before is kept beside it, under the name with ``.previous`` added.
+    `add` belongs to one thread, the event loop's; writing goes on in others. The file is whole after each
+    flush, also when it is compressed: every flush appends and closes it. What was in `path` before is kept
+    beside it, under the name with ``.previous`` added. When another file is there later, such as that of
+    another scheduler, it ends.
 
     Parameters
     ----------
@@ -148,30 +153,30 @@ class TraceFile:
         try:
             if self.path.is_file():  # never a device such as /dev/null
                 os.replace(self.path, self.path.with_name(self.path.name + ".previous"))
-            self.path.open("ab").close()
+            with self.path.open("ab") as stream:
+                # without the device: a mount that comes back has another one
+                self._number = os.fstat(stream.fileno()).st_ino
         except OSError as error:
-            raise TraceError(
-                f"cannot write the trace {self.path}: {error.strerror or error}; set hpc.trace.path to a "
-                "path that can be written, or to null"
-            ) from None
-        self._write()
+            raise cannot_write(self.path, error.strerror or str(error)) from None
+        self.flush()
 
     def add(self, record: Record) -> None:
         """Note `record`; it reaches the file at the next `flush`."""
         if not self._ended:
             self._pending.append(record)
 
-    async def flush(self) -> None:
-        """Write what was added, without keeping the event loop from its work."""
-        if self._pending:
-            await asyncio.to_thread(self._write)
+    @property
+    def pending(self) -> bool:
+        """Whether something was added that is not on its way to the file."""
+        return bool(self._pending) and not self._ended
 
     def close(self) -> None:
         """Write what was added; further records are dropped."""
-        self._write()
+        self.flush()
         self._ended = True
 
-    def _write(self) -> None:
+    def flush(self) -> None:
+        """Write what was added, in whatever thread: a file system may take its time."""
         with self._writing:
             if self._ended or not self._pending:
                 return
@@ -182,14 +187,24 @@ class TraceFile:
                 data = "".join(lines).encode()
                 if self.path.suffix == ".gz":
                     data = gzip.compress(data)
-                # in one piece, so that whoever reads meanwhile finds no half of a flush
-                with self.path.open("ab") as stream:
+                # where it was moved away nothing begins anew: that would have no header
+                with open(self.path, "ab", opener=lambda path, _: os.open(path, _APPEND)) as stream:
+                    if os.fstat(stream.fileno()).st_ino != self._number:
+                        raise OSError(_TAKEN)
+                    # in one piece, so that whoever reads meanwhile finds no half of a flush
                     stream.write(data)
             except (OSError, ValueError, TypeError) as error:
                 # a full disk must not stop the scheduler, and a gap must not pass for a whole trace
                 logger.error("the trace %s ends here, because it could not be written: %s", self.path, error)
                 self._ended = True
                 self._pending.clear()
+
+
+def cannot_write(path: object, why: str) -> TraceError:
+    """What is said where no trace can be written to `path`; names the setting."""
+    return TraceError(
+        f"cannot write the trace {path}: {why}; set hpc.trace.path to a path that can be written, or to null"
+    )
 
 
 def _opened(path: Path) -> io.BufferedReader:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import threading
 from pathlib import Path
 
 import pytest
 from distributed.utils_test import inc
-from helpers import asleep, live, until
+from helpers import Gate, asleep, live, until
 
 import dask_hpc
+from dask_hpc.checkpoint import store_threads
 from dask_hpc.errors import TraceError
+from dask_hpc.scheduler.core import tracing
 from dask_hpc.scheduler.rpc.service import of
 from dask_hpc.trace.files import TraceWarning, read_trace
-from dask_hpc.trace.records import JobEvent
+from dask_hpc.trace.records import Header, JobEvent, encode_line
 from dask_hpc.trace.replay import replay
 
 
@@ -97,3 +102,52 @@ async def test_a_configured_path_that_cannot_be_written_costs_the_file_and_nothi
 def test_a_path_that_is_none_is_refused(value):
     with pytest.raises(ValueError, match=r"hpc\.trace\.path is .* allowed: a path, or none"):
         dask_hpc.config.settings({"trace": {"path": value}})
+
+
+@live()
+async def test_a_path_that_hangs_is_refused_and_keeps_nobody(c, s, *workers, tmp_path, monkeypatch):
+    path, opening, opened = tmp_path / "pipe", threading.Event(), Path.open
+    os.mkfifo(path)
+
+    def seen(file, *args, **more):
+        if file == path:
+            opening.set()
+        return opened(file, *args, **more)
+
+    monkeypatch.setattr(Path, "open", seen)
+    rt = await dask_hpc.install(c)
+    with monkeypatch.context() as patch:
+        patch.setattr(store_threads, "PATIENCE_S", 0.3)
+        with pytest.raises(TraceError, match=r"not answered within 0.3 s; set hpc\.trace\.path"):
+            await rt.update("fcfs", trace_path=str(path))
+    assert (await rt.status())["policy"]["policy"] == "fair"
+    opening.clear()
+    update = asyncio.ensure_future(rt.update("fcfs", trace_path=str(path)))
+    await until(opening.is_set, "it is being opened, while the loop goes on")
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    assert (await update)["policy"]["policy"] == "fcfs"
+    await rt.update(trace_path=None)
+    os.close(reader)
+
+
+@pytest.mark.errors("the end of the trace")
+@live()
+async def test_a_file_that_hangs_while_it_is_written_can_be_left(c, s, *workers, tmp_path, monkeypatch):
+    monkeypatch.setattr(tracing, "PATIENCE_S", 0.3)
+    rt = await dask_hpc.install(c, trace_path=str(tmp_path / "one.jsonl"), tick="50 ms")
+    gate = Gate()
+
+    def hangs(record):
+        line = encode_line(record)
+        return line if isinstance(record, Header) else gate.wait(line)
+
+    async with rt.job("first", nodes=1) as job:
+        assert await c.submit(inc, 1) == 2
+        monkeypatch.setattr("dask_hpc.trace.files.encode_line", hangs)
+        await until(lambda: gate.arrived, "it hangs")
+        path = tmp_path / "two.jsonl"
+        await rt.update(trace_path=str(path))
+        assert len(read_trace(path).records) == 0
+        gate.open()
+    await job.wait(10)
+    await until(lambda: records_in(path), "what happens since is in the other file")

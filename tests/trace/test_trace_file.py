@@ -24,11 +24,11 @@ def test_it_can_be_read_after_every_flush(tmp_path: Path, name: str) -> None:
         stream = TraceFile(path, HEADER)
         for count, event in enumerate(EVENTS, start=1):
             stream.add(event)
-            await stream.flush()
+            await asyncio.to_thread(stream.flush)
             assert read_trace(path).records == EVENTS[:count]
         stream.close()
         stream.add(EVENTS[0])
-        await stream.flush()
+        await asyncio.to_thread(stream.flush)
 
     asyncio.run(write())
     assert read_trace(path).header == HEADER
@@ -44,7 +44,7 @@ def test_records_that_come_while_writing_keep_their_order(tmp_path: Path) -> Non
         for event in events:
             stream.add(event)
             if event.t_s % 50 == 0:
-                flushes.append(asyncio.ensure_future(stream.flush()))
+                flushes.append(asyncio.ensure_future(asyncio.to_thread(stream.flush)))
                 await asyncio.sleep(0)
         await asyncio.gather(*flushes)
         stream.close()
@@ -64,7 +64,7 @@ def test_who_reads_while_it_is_written_finds_whole_flushes(tmp_path: Path, name:
         for start in range(0, len(events), flushed):
             for event in events[start : start + flushed]:
                 stream.add(event)
-            flushing = asyncio.ensure_future(stream.flush())
+            flushing = asyncio.ensure_future(asyncio.to_thread(stream.flush))
             while not flushing.done():
                 await asyncio.sleep(0)
                 found.append(len(read_trace(tmp_path / name).records))
@@ -105,8 +105,33 @@ def test_a_full_disk_is_told_and_stops_nothing(caplog: pytest.LogCaptureFixture)
     stream = TraceFile("/dev/full", HEADER)
     for event in EVENTS:
         stream.add(event)
-    asyncio.run(stream.flush())
+    stream.flush()
     stream.close()
     told = [record.getMessage().partition(":")[0] for record in caplog.records]
     assert told == ["the trace /dev/full ends here, because it could not be written"]
     assert Path("/dev/full").exists()
+
+
+@pytest.mark.errors("ends here, because it could not be written")
+@pytest.mark.parametrize("name", ["t.jsonl", "t.jsonl.gz"])
+def test_of_two_that_are_given_one_path_the_first_ends_and_neither_has_lines_of_the_other(
+    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / name
+    first = TraceFile(path, HEADER)
+    first.add(EVENTS[0])
+    first.flush()
+    second = TraceFile(path, HEADER)
+    for stream, event in ((first, EVENTS[1]), (second, EVENTS[2]), (first, EVENTS[3])):
+        stream.add(event)
+        stream.flush()
+    assert read_trace(path).records == (EVENTS[2],)
+    kept = (tmp_path / f"{name}.previous").rename(tmp_path / f"kept-{name}")
+    assert read_trace(kept).records == (EVENTS[0],)
+    (told,) = (record.getMessage() for record in caplog.records)
+    assert "another scheduler writes to this path" in told
+    assert "hpc.trace.path of its own" in told
+    path.unlink()
+    second.add(EVENTS[4])
+    second.close()
+    assert not path.exists(), "nothing begins anew without its header"

@@ -254,7 +254,9 @@ class Service:
         """
         given = dict(parameters or {})
         changes = {name: given.pop(name) for name in list(given) if is_setting(name)}
-        await self._check(self.engine.state.settings.updated_live(**changes))
+        wished = self.engine.state.settings.updated_live(**changes)
+        await self._check(wished)
+        await self.engine.tracing.prepare(wished.trace_path)
         # another update may have come meanwhile
         settings = self.engine.state.settings.updated_live(**changes)
         if self.engine.awake and settings.node_by != self.engine.state.nodes.by:
