@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ class Fails:
 
     def __init__(self, jobs: int) -> None:
         self.jobs = jobs
+        self.params: dict[str, Any] = {}
         self.fcfs = registry.create("fcfs")
 
     def initial_state(self) -> Any:
@@ -54,6 +56,25 @@ async def test_a_policy_that_fails_on_the_present_state_is_refused(c, s, *worker
         assert status["settings"]["tick_s"] == 0.05, "all or nothing"
         assert (status["policy_failure"], status["policy_dropped"]) == (None, None)
         assert await c.submit(inc, 1) == 2
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [(math.inf, "JSON cannot hold inf"), (object(), "cannot encode object"), (b"x", "bytes"), (2.5, "")],
+)
+@live(workers=0)
+async def test_a_policy_whose_parameters_no_trace_can_hold_is_refused(c, s, value, said):
+    rt = await dask_hpc.install(c, "easy")
+    policy = Fails(jobs=9)
+    policy.params = {"limit": value}
+    if said:
+        with pytest.raises(InvalidPolicy, match=f"params of policy fails are no JSON data: .*{said}.*easy"):
+            await rt.update(policy=policy)
+    else:
+        await rt.update(policy=policy)
+    status = await rt.status()
+    assert status["policy"]["policy"] == ("easy" if said else NAME)
+    assert await rt.trace()
 
 
 @pytest.mark.errors("Policy fails failed")

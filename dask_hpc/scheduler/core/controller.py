@@ -6,6 +6,7 @@ user asks. Requests made in one turn of the event loop are one pass.
 
 from __future__ import annotations
 
+import json
 import logging
 from collections import deque
 from collections.abc import Iterable
@@ -17,6 +18,7 @@ from dask_hpc.scheduler.tables.parts import Parts
 from dask_hpc.scheduler.tables.state import State
 from dask_hpc.trace.records import Pass, Result
 from dask_hpc_policies import registry
+from dask_hpc_policies.codec import encode
 from dask_hpc_policies.combine.arbitrate import arbitrate
 from dask_hpc_policies.decision import (
     RESIZES,
@@ -78,8 +80,15 @@ class Controller:
         Raises
         ------
         InvalidPolicy
-            When it cannot; the message has its error.
+            When it cannot, or its parameters are nothing that a trace can hold; the message has its error.
         """
+        try:
+            json.dumps(encode(registry.spec_of(policy)), allow_nan=False)
+        except Exception as error:
+            raise InvalidPolicy(
+                f"the params of policy {policy.name} are no JSON data: {error}; allowed: None, finite "
+                f"numbers, texts, lists and mappings of them; {self.policy.name} stays"
+            ) from error
         try:
             decision, after = policy.decide(self.state.snapshot("settings"), policy.initial_state())
             if not isinstance(decision, Decision):
