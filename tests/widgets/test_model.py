@@ -125,6 +125,27 @@ def test_the_difference_names_policy_and_parameters_with_units():
     assert [c.name for c in changes(CUSTOM, EASY)][:1] == ["policy"]
 
 
+def chain_of(*steps: str) -> dict:
+    """A chain of two that have a parameter of one name."""
+    names = zip(("pwma-fpsma", "pwma-egs"), steps, strict=True)
+    return {"policy": "chain", "policies": [{"policy": n, "params": {"step": s}} for n, s in names]}
+
+
+def test_members_of_a_chain_that_differ_where_the_chain_does_not_are_a_difference():
+    model = PolicyModel(registry.spec_of(registry.create(chain_of("next", "next"))))
+    model.load(chain_of("next", "max"))
+    (change,) = model.changes()
+    assert (change.name, change.before, change.after) == ("step", "next", "max")
+    assert change.label.endswith(" of pwma-egs")
+    # what is left out is what is the default: no difference
+    full = registry.spec_of(registry.create("pwma-fpsma"))
+    assert changes({"policy": "pwma-fpsma"}, full) == ()
+    # of what cannot be made here nothing but what it says is known
+    (other,) = changes({**CUSTOM, "params": {"limit": 1}}, {**CUSTOM, "params": {"limit": 2}})
+    assert "1" in other.before
+    assert "2" in other.after
+
+
 def model_text(spec, name):
     return PolicyModel(spec).texts[name]
 

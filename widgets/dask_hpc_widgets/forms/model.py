@@ -6,8 +6,9 @@ a whole; only then is there a specification that a cluster may be given.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -207,6 +208,8 @@ def title(spec: Mapping[str, Any]) -> str:
 def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Edit, ...]:
     """The difference between two specifications, the policy first, then parameters as declared.
 
+    Members of a chain or an arbiter may differ where what it shows itself does not: then theirs are told.
+
     Raises
     ------
     ValueError
@@ -226,7 +229,18 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Edit, 
     for name, label in labels.items():
         if old.get(name, "") != new.get(name, ""):
             found.append(Edit(name, label, old.get(name, ""), new.get(name, "")))
+    if not found:
+        for one, other in zip(before.get("policies", ()), after.get("policies", ()), strict=False):
+            theirs = changes(one, other)
+            found += [replace(edit, label=f"{edit.label} of {title(other)}") for edit in theirs]
+    if not found and _whole(before) != _whole(after):
+        texts_of = [json.dumps(_whole(spec), default=str) for spec in (before, after)]
+        found.append(Edit("policy", "Policy", *texts_of))
     return tuple(found)
+
+
+def _whole(spec: Mapping[str, Any]) -> Mapping[str, Any]:
+    return spec if is_custom(spec) else registry.spec_of(registry.create(spec))
 
 
 def _texts(policy: Policy) -> dict[str, str]:
