@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dask
 import pytest
-from helpers import live, started
+from helpers import Gate, live, started, until
 
 import dask_hpc
 from dask_hpc.errors import UnknownJob
@@ -37,3 +38,22 @@ async def test_a_row_tells_user_weight_and_whether_it_is_exclusive(c, s, *worker
         row = await job.status()
         assert (row["user"], row["weight"], row["exclusive"]) == ("ann", 2.0, True)
         assert (await rt.jobs())[0]["user"] == "ann"
+
+
+@live()
+async def test_a_row_tells_plain_work_from_a_job_that_somebody_calls_so(c, s, *workers):
+    rt = await dask_hpc.install(c)
+    gate = Gate()
+    async with rt.job("default", nodes=1) as job:
+        theirs = c.submit(gate.wait, 1)
+        await started(s, job)
+        with dask.annotate(hpc_job="default"):
+            plain = c.submit(gate.wait, 2)
+        await until(lambda: gate.arrived == 2, "both are at work")
+        rows = {row["id"]: row["is_default"] for row in await rt.jobs() if row["name"] == "default"}
+        gate.open()
+        assert await c.gather([theirs, plain]) == [1, 2]
+    assert rows.pop(job.id) is False
+    assert list(rows.values()) == [True]
+    await job.wait(10)
+    assert [row["is_default"] for row in await rt.jobs() if row["id"] == job.id] == [False]

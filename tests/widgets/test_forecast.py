@@ -111,7 +111,9 @@ RESIZED = {"reason_code": "user-request", "result": "done", "job": "j-1", "t_s":
         ([HEAT, LATE, NEW], [], "Job new has come since"),
         # it had ended before anything was predicted
         ([HEAT, LATE, {**NEW, "state": "cancelled", "end_s": 99.0}], [], ""),
-        ([HEAT, LATE, {**NEW, "name": "default"}], [], ""),
+        ([HEAT, LATE, {**NEW, "is_default": True}], [], ""),
+        # anybody may call a job so
+        ([HEAT, LATE, {**NEW, "name": "default"}], [], "Job default has come since"),
         ([HEAT, LATE], [RESIZED], "Somebody has resized j-1 since"),
         ([HEAT, LATE], [{**RESIZED, "t_s": 99.0}], ""),
         ([HEAT, LATE], [{**RESIZED, "result": "refused"}], ""),

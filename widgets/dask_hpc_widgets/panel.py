@@ -346,7 +346,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         status = picture.status
         pool = status["pool_nodes"]
         # the table of jobs has a row for it
-        plain = any(one["name"] == "default" and one["end_s"] is None for one in picture.jobs)
+        plain = any(one.get("is_default") and one["end_s"] is None for one in picture.jobs)
         over = self._gone()
         begin = "When it was last heard of: " if over else ""
         running = f"{counted(status['jobs_running'], 'job')}{' and plain work' * plain} running"

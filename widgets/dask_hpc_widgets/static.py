@@ -122,7 +122,7 @@ def _policy(status: Mapping[str, Any], rows: Rows | None) -> list[Markup]:
     # of the table below: what was known last of both may be of two moments
     running, pending = status["jobs_running"], status["jobs_pending"]
     if rows is not None:
-        states = Counter(row["state"] for row in rows if row["name"] != "default")
+        states = Counter(row["state"] for row in rows if not row.get("is_default"))
         running, pending = states["running"] + states["adapting"], states["pending"]
     lines.append(element("p", f"Jobs: {running} running, {pending} waiting"))
     return lines

@@ -356,6 +356,7 @@ class JobRecord:
         return {
             "id": self.id,
             "name": self.name,
+            "is_default": self.is_default,
             "state": self.state,
             "kind": self.request.kind,
             "nodes": nodes_up,
@@ -381,8 +382,7 @@ class JobRecord:
             "borrowed_s": self.borrowed_s,
             "lending": self.lending,
             "sizes": list(self.sizes),
-            "mtct": self.meter.mtct,
-            "mtct_previous": self.meter.mtct_previous,
+            "mtct": self.meter.mtct, "mtct_previous": self.meter.mtct_previous,
             "phases": self.meter.rows(),
             "forecast": self.forecast,
             "reason": self.reason,

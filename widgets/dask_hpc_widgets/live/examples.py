@@ -80,7 +80,7 @@ class Examples:
     def report(self, picture: Picture) -> None:
         """Offer it while nobody has declared a job and there are nodes."""
         self._nodes = picture.status["pool_nodes"]
-        known = picture.ended_jobs or any(one["name"] != "default" for one in picture.jobs)
+        known = picture.ended_jobs or any(not one.get("is_default") for one in picture.jobs)
         offered = not known and not self._begun and self._nodes > 0
         self.start.layout.display = None if offered else "none"
         if known:

@@ -122,7 +122,7 @@ def outdated(runs: Sequence[Result], nodes: int, picture: Picture) -> str:
     for job in picture.jobs:
         called = f"Job {printable(job['name'] or job['id'])[:_NAME]}"
         if job["id"] not in known:
-            if job["end_s"] is None and job["name"] != "default":
+            if job["end_s"] is None and not job.get("is_default"):
                 return f"{called} has come since"
         elif job["state"] in ("cancelled", "failed"):
             return f"{called} has {'failed' if job['state'] == 'failed' else 'been cancelled'} since"

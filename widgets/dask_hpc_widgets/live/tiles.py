@@ -32,7 +32,7 @@ def tiles(picture: Picture, forecast: Forecast | None = None) -> list[Tile]:
     # a cluster may have been asked before its first job, when nobody counts who has which node
     now_s = float(status.get("now_s", 0.0))
     at_work = status.get("nodes_at_work", "not known")
-    pending = [job for job in picture.jobs if job["state"] == "pending" and job["name"] != "default"]
+    pending = [job for job in picture.jobs if job["state"] == "pending" and not job.get("is_default")]
     longest = max(pending, key=lambda job: now_s - job["submit_s"], default=None)
     count = status.get("jobs_pending", len(pending))
     waits = ""

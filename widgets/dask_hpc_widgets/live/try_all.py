@@ -103,9 +103,8 @@ class TryAll:
     def report(self, picture: Picture) -> None:
         """Take what the cluster is now: each end can be a goal, and what was found may be of before."""
         self._age(picture)
-        active = [row for row in picture.jobs if row["end_s"] is None and row["name"] != "default"][
-            :_MAX_JOBS
-        ]
+        jobs = [row for row in picture.jobs if row["end_s"] is None and not row.get("is_default")]
+        active = jobs[:_MAX_JOBS]
         goals = [*GOALS, *([ENERGY] if "chart" in picture.status.get("power", {}) else [])]
         told = (goals, [*map(_id_and_name, active)])
         if told != self._told:
