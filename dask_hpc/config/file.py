@@ -19,6 +19,8 @@ from dask_hpc_policies.params import shown
 
 #: Longer files are not read; with all settings and their comments they have a quarter of it.
 MOST_BYTES = 1 << 16
+#: One that could not be taken is tried again after so many seconds, though it is the same.
+AGAIN_S = 10.0
 #: So deep may it be; settings need four.
 _DEEPEST = 10
 _TOO_DEEP = f"allowed are {_DEEPEST} lists and mappings in each other"

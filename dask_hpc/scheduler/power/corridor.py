@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dask_hpc.config.file import mark
+from dask_hpc.config.file import AGAIN_S, mark
 from dask_hpc.errors import CorridorError, InstallError
 from dask_hpc.scheduler.core.engine import Engine
 from dask_hpc.scheduler.internals.beats import Beats
@@ -71,6 +72,8 @@ class Corridor:
         self._given: dict[str, Any] = {}
         self._marks: Marks = ()
         self._problem = ""
+        #: When files that could not be taken are tried again although they are the same.
+        self._again_s = math.inf
         self._looking: asyncio.Task[None] | None = None
         #: Nodes that the pool is to have, as was told last; None: as many as jobs wish for.
         self._pool_told: int | None = None
@@ -206,7 +209,7 @@ class Corridor:
         self._books.draw.told_by_beats = True
         self._gauges.begin()
         self._state.scheduler.extensions[_EXTENSION] = self
-        self._wanted, self._marks = asked, asked.marks
+        self._wanted, self._marks, self._again_s = asked, asked.marks, math.inf
         self._bounds_moved()
 
     async def _led(self, asked: Wanted) -> Wanted:
@@ -323,7 +326,8 @@ class Corridor:
         """Take what was asked anew when one of its files is another one."""
         paths = [path for path, _ in self._marks]
         found = await asyncio.to_thread(lambda: tuple((path, mark(path)) for path in paths))
-        if found == self._marks and (all(row[1] for row in found) or self._problem):
+        same = found == self._marks and bool(all(row[1] for row in found) or self._problem)
+        if same and self._state.now_s() < self._again_s:
             return
         try:
             asked = await self._read(given)
@@ -331,8 +335,10 @@ class Corridor:
             asked = await self._led(asked)
         except CorridorError as error:
             if self._given is given:
+                if not same or str(error) != self._problem:
+                    logger.error("The corridor stays as it is: %s", error)
                 self._marks, self._problem = found, str(error)
-                logger.error("The corridor stays as it is: %s", error)
+                self._again_s = self._state.now_s() + AGAIN_S
             return
         if self._given is given and self._wanted is not None:
             self._problem = ""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from tornado.ioloop import PeriodicCallback
 
-from dask_hpc.config.file import Mark, mark, read_changes
+from dask_hpc.config.file import AGAIN_S, Mark, mark, read_changes
 from dask_hpc.config.rows import find
 from dask_hpc.errors import DaskHPCError
 from dask_hpc.scheduler.tables.state import State
@@ -44,6 +45,8 @@ class SettingsFile:
         self._configured = state.settings
         self._named: set[str] = set()
         self._problem = ""
+        #: When it is tried again although it is the same: what was wrong may be its rights, or a folder.
+        self._again_s = math.inf
         self._applied_s: float | None = None
         # also without a job, when nothing else ticks; the scheduler stops it when it closes
         self._callback = PeriodicCallback(self._look, state.settings.tick_s * 1000)
@@ -64,9 +67,10 @@ class SettingsFile:
         """In a thread: a file system may take its time. It is not called again before it has ended."""
         self._callback.callback_time = self._state.settings.tick_s * 1000
         found = await asyncio.to_thread(mark, self._path)
-        if found == self._mark and (found is not None or self._problem):
+        same = found == self._mark and (found is not None or bool(self._problem))
+        if same and self._state.now_s() < self._again_s:
             return
-        self._mark = found
+        self._mark, self._again_s = found, math.inf
         try:
             changes = await asyncio.to_thread(read_changes, self._path)
             if not self._callback.is_running():
@@ -75,8 +79,9 @@ class SettingsFile:
             back = {name: find(name).of(self._configured) for name in sorted(self._named - named)}
             await self._update(parameters={**back, **changes})
         except (DaskHPCError, ValueError) as error:
-            self._problem = str(error)
-            logger.error("Settings stay as they are, %s is not applied: %s", self._path, error)
+            if not same or str(error) != self._problem:
+                logger.error("Settings stay as they are, %s is not applied: %s", self._path, error)
+            self._problem, self._again_s = str(error), self._state.now_s() + AGAIN_S
         else:
             self._problem, self._applied_s = "", self._state.now_s()
             self._named = named
