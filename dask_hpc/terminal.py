@@ -108,7 +108,8 @@ def progress_bar(
         Whether to say how long it may still take.
     """
     stream = stream or sys.stderr
-    if not stream.isatty():
+    # where stderr is closed (2>&-) there is none
+    if stream is None or not stream.isatty():
         yield None
         return
     with ExitStack() as stack:

@@ -280,7 +280,7 @@ def _opened(path: str) -> Iterator[tuple[IO[str], _Where]]:
         line = f", line {where['line']}" if where["line"] else ""
         raise click.ClickException(one_line(f"{path}{line}: {error}")) from None
     except OSError as error:
-        if error.errno == errno.ENOSPC:  # that is about the output
+        if error.errno in (errno.ENOSPC, errno.EPIPE):  # that is about the output
             raise
         raise click.ClickException(one_line(f"{path} cannot be read: {error.strerror or error}")) from None
 

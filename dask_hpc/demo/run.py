@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import time
@@ -92,7 +93,7 @@ def main(
         _check_plot(plot)
     if slurm:
         check_slurm()
-    progress = ProgressDisplay(sys.stderr)
+    progress = ProgressDisplay(sys.stderr or io.StringIO())
     scale = FAST_SCALE if fast else 1.0
     begin = time.monotonic()
     stock, managed = [], []

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click import ClickException
 from click.testing import CliRunner, Result
 from command_line import refused, run
 
 import dask_hpc
 from dask_hpc.cli import hpc
+from dask_hpc.cli.power import _opened
 from dask_hpc.terminal import Lines
 
 UPPER: dict[str, Any] = {
@@ -353,3 +355,15 @@ def test_the_corridor_of_a_running_cluster_is_set_shown_and_cleared(tmp_path: Pa
         assert "label           modelled" in shown
         assert run("power", "set", "--clear", *where).stdout == "there is no corridor any more\n"
         assert '"mode": null' in json.dumps(json.loads(run("status", *where, "--json").stdout)["power"])
+
+
+@pytest.mark.parametrize(("number", "about"), [("EPIPE", "output"), ("ENOSPC", "output"), ("EIO", "input")])
+def test_whoever_stops_reading_is_not_taken_for_an_input_that_cannot_be_read(
+    tmp_path: Path, number: str, about: str
+) -> None:
+    path = tmp_path / "problems.jsonl"
+    path.touch()
+    error = OSError(getattr(errno, number), "it fails")
+    kind = type(error) if about == "output" else ClickException
+    with pytest.raises(kind, match="it fails"), _opened(str(path)):
+        raise error
