@@ -42,6 +42,23 @@ def check_replace(paths: Iterable[Path], *, force: bool, as_json: bool) -> None:
     click.confirm(f"Replace {shown}?", abort=True, err=True)
 
 
+def check_plot(path: Path, made: Path | None = None) -> None:
+    """See whether a figure can be drawn, and written into `path`: as `dask_hpc.sim.results.plots.check_path`.
+
+    Raises
+    ------
+    click.ClickException
+        When matplotlib is missing.
+    WorkloadError
+        When the file cannot be written.
+    """
+    try:
+        from dask_hpc.sim.results.plots import check_path
+    except ImportError as error:
+        raise click.ClickException(f"{path}: {error}") from None
+    check_path(path, made)
+
+
 def can_ask() -> bool:
     """Is there somebody at a terminal?"""
     # a notebook gives its commands a terminal that nobody can type into

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dask_hpc.cli.policy_options import make_policies, make_policy, param_option
-from dask_hpc.cli.replacing import check_replace, force_option
+from dask_hpc.cli.replacing import check_plot, check_replace, force_option
 from dask_hpc.cli.types import FOLDER, NEW_FILE, assignments
 from dask_hpc.cli.workload_options import Setup, workload_options
 from dask_hpc.terminal import echo_json, echo_pairs, echo_table, json_option, progress_bar
@@ -164,10 +164,8 @@ def compare(
     """
     made = make_policies(policies, params)
     if plot is not None:
-        from dask_hpc.sim.results.plots import check_path, compare_figure
-
         # before the runs, not after them
-        check_path(plot)
+        check_plot(plot)
         check_replace([plot], force=force, as_json=as_json)
     run, jobs = setup.runner()
     results = {
@@ -175,6 +173,8 @@ def compare(
         for label, policy in made.items()
     }
     if plot is not None:
+        from dask_hpc.sim.results.plots import compare_figure
+
         compare_figure(list(results.items()), plot)
         click.echo(f"figure written to {plot}", err=True)
     if as_json:

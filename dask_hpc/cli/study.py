@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from dask_hpc.cli.replacing import check_replace, force_option
+from dask_hpc.cli.replacing import check_plot, check_replace, force_option
 from dask_hpc.cli.types import FOLDER, NEW_FILE, assignments, showing
 from dask_hpc.terminal import echo_json, json_option, one_line, progress_bar
 
@@ -81,10 +81,7 @@ def study(
     files = [] if output is None else [output / name for name in WRITTEN]
     if plot is not None:
         # before the runs, not after them
-        from dask_hpc.sim.results.plots import check_path
-        from dask_hpc.sim.study.figure import study_figure
-
-        check_path(plot, output)
+        check_plot(plot, output)
         files.append(plot)
     check_replace(files, force=force, as_json=as_json)
     earlier = [path for path in files if path.exists()]
@@ -103,6 +100,8 @@ def study(
 
         click.echo(f"written to {output}: {', '.join(write(found, output))}", err=True)
     if plot is not None and writes:
+        from dask_hpc.sim.study.figure import study_figure
+
         study_figure(found, plot)
         click.echo(f"figure written to {plot}", err=True)
     if as_json:

@@ -18,6 +18,8 @@ from dask_hpc.trace.records import Record
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+#: What is said where matplotlib is missing.
+NEEDS = "a figure needs matplotlib: pip install 'dask-hpc[plot]'"
 #: Hatches in the order of `dask_hpc.report.looks.PATTERNS`.
 _HATCHES = ("", "///", "---", "|||", "\\\\\\", "...")
 _EDGE = "#00000066"
@@ -153,7 +155,7 @@ def _figure(runs: Mapping[str, Spans]) -> Figure:
         from matplotlib.figure import Figure
         from matplotlib.patches import Patch
     except ImportError as error:
-        raise ImportError('a figure needs matplotlib: pip install "dask-hpc[plot]"') from error
+        raise ImportError(NEEDS) from error
     rows = [max(1, min(len(spans.nodes), TEXT_ROWS)) for spans in runs.values()]
     figure = Figure(figsize=(10, 0.6 + len(rows) + 0.32 * sum(rows)), layout="constrained")
     several = len(runs) > 1

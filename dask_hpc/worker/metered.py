@@ -16,13 +16,17 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from distributed.metrics import context_meter
-from zarr.abc.store import Store
-from zarr.storage import FsspecStore, LocalStore, WrapperStore, ZipStore
 
 from dask_hpc.wire import IO_METRIC, IO_SECONDS
 from dask_hpc.worker.io.counters import MOVED
 from dask_hpc.worker.io.mounts import mount_of
 from dask_hpc.worker.io.rest import through_files
+
+try:
+    from zarr.abc.store import Store
+    from zarr.storage import FsspecStore, LocalStore, WrapperStore, ZipStore
+except ImportError as error:
+    raise ImportError("a metered store needs Zarr: pip install 'dask-hpc[checkpoint]'") from error
 
 if TYPE_CHECKING:
     from zarr.abc.store import ByteRequest

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -350,3 +351,10 @@ def test_figures_along_a_factor_mark_what_was_published(tmp_path: Path) -> None:
     assert "<!-- malleable_share -->" in text
     with pytest.raises(WorkloadError, match="cannot be written"):
         write_results(run(tmp_path), tmp_path / "a.svg")
+
+
+def test_a_study_of_any_name_is_drawn(tmp_path: Path) -> None:
+    found = run(tmp_path)
+    named = replace(found, study=replace(found.study, name="cost $5_{a$ and $6$"))
+    study_figure(named, tmp_path / "a.png")
+    assert (tmp_path / "a.png").exists()

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from sim_worlds import rigid, run, workload
 
 from dask_hpc.sim import load, simulate
 from dask_hpc.sim.model.machine import Failures, NodeFailure
-from dask_hpc.sim.results.plots import png, usage_figure, waits_figure
+from dask_hpc.sim.results.plots import (
+    compare_figure,
+    intensity_figure,
+    jobs_figure,
+    png,
+    usage_figure,
+    waits_figure,
+)
 from dask_hpc.sim.results.series import utilization
 
 
@@ -53,6 +62,21 @@ def test_many_changes_are_shown_as_means_with_the_same_area() -> None:
 def test_a_run_without_time_is_drawn_too() -> None:
     figure = usage_figure({"x": run(workload(rigid("a", 1, 0.0)), "fcfs")})
     assert png(figure).startswith(b"\x89PNG")
+
+
+def test_names_are_drawn_as_they_are_written(tmp_path) -> None:
+    # what stands between two dollar signs is a formula to matplotlib, and this one is wrong
+    name = "cost $5_{a$ and $6$"
+    result = run(replace(workload(rigid("a", 1, 5.0)), name=name), "fcfs")
+    for figure in (
+        jobs_figure(result),
+        intensity_figure(result, [(0.0, 0.1, 0.2), (1.0, 0.1, 0.2)]),
+        usage_figure({name: result}),
+        waits_figure({name: result}),
+    ):
+        assert png(figure).startswith(b"\x89PNG")
+    compare_figure([(name, result)], tmp_path / "a.png")
+    assert (tmp_path / "a.png").exists()
 
 
 def test_jobs_that_wait_and_their_waits_are_drawn_over_time() -> None:

@@ -9,18 +9,22 @@ import io
 import math
 import os
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 
 from dask_hpc.errors import WorkloadError
-from dask_hpc.report.figure import spans_figure
+from dask_hpc.report.figure import NEEDS, spans_figure
 from dask_hpc.sim.results.series import utilization
 from dask_hpc.sim.results.tracking import intensity
+
+try:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+except ImportError as error:
+    raise ImportError(NEEDS) from error
 
 if TYPE_CHECKING:
     from dask_hpc.sim.run import Result
@@ -69,7 +73,8 @@ def jobs_figure(result: Result) -> Figure:
     for span in spans.job_spans:
         colour = styles[span.job].color if span.nodes else _WAITS
         above.barh(rows[span.job], span.end_s - span.start_s, left=span.start_s, height=0.8, color=colour)
-    above.set(ylabel="job", title=f"{result.workload.name}, {result.policy['policy']}: waiting, running")
+    above.set_ylabel("job")
+    _head(above, result, ": waiting, running")
     above.invert_yaxis()
     steps = list(utilization(result))
     below.step([step[0] for step in steps], [step[1] for step in steps], where="post", color=COLOURS[0])
@@ -85,13 +90,24 @@ def intensity_figure(result: Result, tracked: Sequence[tuple[float, float, float
     running, whole = ([step[i] for step in tracked] for i in (1, 2))
     above.step(times, running, where="post", color=COLOURS[0], label="running jobs")
     above.step(times, whole, where="post", color=COLOURS[1], label="all jobs, waiting ones too")
-    above.set(ylabel="share of time in I/O", title=f"{result.workload.name}, {result.policy['policy']}")
+    above.set_ylabel("share of time in I/O")
+    _head(above, result)
     above.legend()
     if len(result.file_system) > 1:
         edges, rates = _means(result.file_system)
         below.stairs([rate / 1e9 for rate in rates], edges, fill=True, color=COLOURS[2])
     below.set(xlabel="time (s)", ylabel="file system, mean (GB/s)")
     return figure
+
+
+def as_written(texts: Iterable[Any]) -> None:
+    """Have texts of a figure shown as they are: names come from users, and may have dollar signs."""
+    for text in texts:
+        text.set_parse_math(False)
+
+
+def _head(axes: Any, result: Result, more: str = "") -> None:
+    axes.set_title(f"{result.workload.name}, {result.policy['policy']}{more}", parse_math=False)
 
 
 def _means(series: Sequence[tuple[float, float, float]]) -> tuple[list[float], list[float]]:
@@ -127,7 +143,8 @@ def usage_figure(results: Mapping[str, Result]) -> Figure:
             held = held[:-1]
         if held:
             axes.stairs(held, times, fill=True, color=COLOURS[i % len(COLOURS)])
-        axes.set_title(textwrap.fill(title, _TITLE_CHARACTERS), loc="left", fontsize="medium")
+        text = textwrap.fill(title, _TITLE_CHARACTERS)
+        axes.set_title(text, loc="left", fontsize="medium", parse_math=False)
         nodes = result.machine.nodes
         axes.set(ylabel="nodes", ylim=(0, nodes * 1.05), yticks=(0, nodes))
     rows[-1].set_xlabel(f"time ({unit})")
@@ -155,7 +172,7 @@ def waits_figure(results: Mapping[str, Result]) -> Figure:
         below.plot(middles, median, color=colour, ls=style, marker=".")
         below.fill_between(middles, low, high, color=colour, alpha=0.15, linewidth=0)
     above.set(ylabel="jobs that wait", ylim=(0, None))
-    above.legend(fontsize="small")
+    as_written(above.legend(fontsize="small").get_texts())
     below.set(xlabel=f"time ({unit})", ylabel=f"wait of jobs\nsubmitted then ({wait_unit})", ylim=(0, None))
     return figure
 
@@ -199,7 +216,8 @@ def compare_figure(results: Sequence[tuple[str, Result]], path: Path) -> None:
     names = [name for name, _ in results]
     figure = Figure(figsize=(10, 4.5), layout="constrained")
     spans, waits, turnarounds = figure.subplots(1, 3)
-    spans.bar(names, [result.metrics(jobs=False)["makespan_s"] or 0.0 for _, result in results])
+    places = range(1, len(names) + 1)
+    spans.bar(places, [result.metrics(jobs=False)["makespan_s"] or 0.0 for _, result in results])
     spans.set_title("makespan (s)")
     for axes, title, attribute in (
         (waits, "wait (s)", "wait_s"),
@@ -210,9 +228,9 @@ def compare_figure(results: Sequence[tuple[str, Result]], path: Path) -> None:
             for _, result in results
         ]
         axes.boxplot(values, showmeans=True, showfliers=False)
-        axes.set_xticks(range(1, len(names) + 1), names)
         axes.set_title(title)
     for axes in (spans, waits, turnarounds):
+        axes.set_xticks(places, names, parse_math=False)
         axes.tick_params(axis="x", rotation=30)
     save(figure, path)
 

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from matplotlib.figure import Figure
-
-from dask_hpc.sim.results.plots import COLOURS, save
+from dask_hpc.sim.results.plots import COLOURS, as_written, save
 from dask_hpc.sim.study.findings import Findings
 from dask_hpc.sim.study.metrics import METRICS
 from dask_hpc.sim.study.results import Row
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def study_figure(found: Findings, path: Path) -> None:
@@ -34,6 +35,8 @@ def figure_of(found: Findings) -> Figure:
     A factor of several numbers runs along the axis, a line for each policy with the spread of its runs;
     without one there is a bar for each row. Crosses are published values of the same metric.
     """
+    from matplotlib.figure import Figure
+
     metrics = [name for name in found.study.metrics if not METRICS[name].by_job]
     along = _along(found.study.sign_change, found.rows)
     count = max(1, len(metrics))
@@ -59,8 +62,10 @@ def figure_of(found: Findings) -> Figure:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             named.setdefault(label, handle)
     if named:
-        figure.legend(named.values(), named.keys(), loc="outside lower center", ncols=min(5, len(named)))
-    figure.suptitle(found.study.name)
+        columns = min(5, len(named))
+        legend = figure.legend(named.values(), named.keys(), loc="outside lower center", ncols=columns)
+        as_written(legend.get_texts())
+    figure.suptitle(found.study.name, parse_math=False)
     return figure
 
 
@@ -105,7 +110,7 @@ def _bars(axes: Any, found: Findings, metric: str) -> None:
     if marks:
         axes.plot(*zip(*marks, strict=True), "x", color=COLOURS[1], label="published")
     names = [_name(row, rows) for row in rows]
-    axes.set_yticks(places, names)
+    axes.set_yticks(places, names, parse_math=False)
     axes.set_ylim(len(rows) - 0.5, -0.5)
 
 
