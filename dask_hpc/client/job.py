@@ -199,12 +199,21 @@ class Job:
         await self._cancel(f"an exception left its context: {kind.__name__}: {error}")
 
     async def _cancel(self, reason: str, id: str | None = None) -> None:
-        id = id or self.id
+        id = id or self.require_id()
         try:
-            await self.channel.ask("cancel", job=id, reason=reason)
+            await self._ask_cancel(id, reason)
         except (OSError, DaskHPCError) as second:
             # the user must see the first error
             logger.warning("Job %s could not be cancelled: %s", id, second)
+
+    async def _ask_cancel(self, id: str, reason: str) -> Any:
+        """Cancel it behind all that was submitted to it, which goes another way: it would come after this."""
+        behind = None
+        if self._opened:
+            behind = self._token, uuid.uuid4().hex
+            if not self._closed:
+                self._send(BIND, mark=behind[1])
+        return await self.channel.ask("cancel", job=id, reason=reason, behind=behind)
 
     def require_id(self) -> str:
         """The id of the job on the scheduler.
@@ -408,8 +417,7 @@ class Job:
         What it has not finished is cancelled for the clients that have submitted it. What others want of it
         (clients, variables, published datasets, `fire_and_forget`, other work) is computed as plain work.
         """
-        reason = text_of("reason", reason, "a text")
-        return self.channel.sync("cancel", job=self.require_id(), reason=reason)
+        return self.channel.run(self._ask_cancel, self.require_id(), text_of("reason", reason, "a text"))
 
     def resize(self, nodes: int, *, wait: bool | None = None) -> Any:
         """Resize the running job to `nodes` nodes; returns the outcome with its reason.

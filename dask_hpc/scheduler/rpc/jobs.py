@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dask_hpc.errors import UnknownJob
@@ -19,14 +19,20 @@ from dask_hpc_policies.wording import counted
 
 #: Held tasks of a job that are looked at to tell how long they take.
 _LOOKED_AT = 20
+#: A client's mark is waited for so long, in seconds.
+_MARK_S = 30.0
 
 
 class JobMethods:
     """Jobs: their rows, their workers, waiting for them, resizing and cancelling them."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, is_due: Callable[[str, str], bool]) -> None:
         self._engine = engine
         self._state = engine.state
+        #: Whether the closing message of a job, of this token, is still to come.
+        self._is_due = is_due
+        #: The last mark that has come behind graphs of a job.
+        self.marks: dict[str, str] = {}
 
     def methods(self) -> Mapping[str, Method]:
         """What clients may call."""
@@ -136,8 +142,24 @@ class JobMethods:
                 raise UnknownJob(f"{len(same)} {what} jobs are called {job!r}; say which by its id: {ids}")
         return table.find(job)
 
-    async def cancel(self, job: str, reason: str = "") -> dict[str, Any]:
-        """Cancel a job; returns its row."""
+    async def cancel(
+        self, job: str, reason: str = "", behind: tuple[str, str] | None = None
+    ) -> dict[str, Any]:
+        """Cancel a job; returns its row.
+
+        Parameters
+        ----------
+        behind
+            Token of the job, and a mark that comes on the stream of its client behind all graphs of the job,
+            unless its closing message does so.
+        """
+        if behind is not None:
+            token, mark = behind
+            until_s = self._state.now_s() + _MARK_S
+            # from a client that is gone neither comes
+            while self._is_due(job, token) and self.marks.get(job) != mark and self._state.now_s() < until_s:
+                await asyncio.sleep(self._state.settings.sweep_s / 10)
+            self.marks.pop(job, None)
         record = self._only(job)
         self._engine.lifecycle.cancel(record, ReasonCode.USER_REQUEST, reason or "cancelled by the user")
         return self.row(record)

@@ -101,7 +101,7 @@ class Service:
         self.pool_target.wrap()
         self.engine.losses.wrap()
         self.panels = Panels(scheduler, lambda: of(scheduler).status)
-        self.jobs = JobMethods(self.engine)
+        self.jobs = JobMethods(self.engine, self._is_open)
         self.status = StatusMethods(self.engine, self.jobs, self.panels)
         parts.add(
             self,
@@ -178,14 +178,23 @@ class Service:
 
     @contained
     def bind_job(
-        self, job: str, token: str = "", client: str = "", bound: bool = True, **kwargs: Any
+        self,
+        job: str,
+        token: str = "",
+        client: str = "",
+        bound: bool = True,
+        mark: str | None = None,
+        **kwargs: Any,
     ) -> None:
         """What a client submits from now on, from whatever thread, belongs to a job (or no more).
 
         Only a job that its client has not closed can be bound, and unbound only what is bound.
         """
         if self._is_open(job, token):
-            if bound:
+            if mark is not None:
+                # it says how far the client's messages have been heard, and no more
+                self.jobs.marks[job] = mark
+            elif bound:
                 self.engine.ownership.bind(job, client)
             else:
                 self.engine.ownership.unbind(job, client)
