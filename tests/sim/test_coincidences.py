@@ -9,11 +9,12 @@ import pytest
 from sim_worlds import BECAUSE, Scripted, application, ends, malleable, rigid, run, workload
 
 from dask_hpc.sim import simulate
+from dask_hpc.sim.engine.engine import Engine
 from dask_hpc.sim.model.job import Compute, Delay, Job, Repeat, SchedulingPoint, Transfer
-from dask_hpc.sim.model.machine import AdaptationCost, Failures, NodeFailure
+from dask_hpc.sim.model.machine import AdaptationCost, Failures, NodeFailure, Options
 from dask_hpc.trace.files import read_trace
 from dask_hpc.trace.records import JobEvent
-from dask_hpc_policies.decision import Decision, Expand, Shrink, Steal
+from dask_hpc_policies.decision import Decision, Expand, Shrink, Start, Steal
 from dask_hpc_policies.model import ClusterSnapshot
 
 SLOW = AdaptationCost(expand_base_s=10.0, shrink_base_s=10.0)
@@ -102,6 +103,33 @@ def test_a_job_at_a_point_goes_on_while_its_nodes_are_still_to_be_freed() -> Non
     # b gives 2 nodes from 10 to 20; a goes on, has them at its next point at 25, and a window of 10 s then
     assert result.runs[0].nodes == ((0.0, 4), (25.0, 6), (36.0, 0))
     assert result.counts.refused == 0
+
+
+class Yielding(Scripted):
+    """Has one job give up a node for another one that waits, once."""
+
+    def decide(self, view: ClusterSnapshot, state: None) -> tuple[Decision, None]:
+        sizes = {job.id: job.nodes for job in view.jobs}
+        if view.now_s == 5.0 and sizes.get("a") == 5:
+            start = Start(job="b", nodes=1, reason=BECAUSE)
+            return Decision(actions=(Shrink(job="a", nodes=4, reason=BECAUSE), start)), None
+        return super().decide(view, state)
+
+
+@pytest.mark.parametrize("kind", ["window", "point"])
+def test_a_round_ends_when_a_failure_takes_as_many_nodes_as_its_job_was_to_give_up(kind: str) -> None:
+    a = malleable("a", 5, 2, 5, 100.0)
+    if kind == "point":
+        a = points("a", 5, 2, 5, Repeat(stages=(Compute(work=100.0), SchedulingPoint()), times=5))
+    work = workload(a, rigid("b", 1, 20.0, 5.0), nodes=5, adaptation=SLOW, failures=fails(7.0, 0))
+    assert work.machine is not None
+    engine = Engine(work, Yielding({}), work.machine, Options())
+    engine.run_until(7.0)
+    assert engine.nodes.reserved == 0
+    engine.run()
+    # b starts in the place of a, which is too wide now, and waits until the failed node is back
+    assert [(row.start_s, row.end_s) for row in engine.world.table.rows if row.key == 1] == [(7.0, 27.0)]
+    assert engine.world.table.rows[-1].end_s == pytest.approx(1007 + 100)
 
 
 @pytest.mark.parametrize("snapshots", [False, True])

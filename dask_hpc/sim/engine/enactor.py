@@ -222,8 +222,7 @@ class Enactor:
             self.asker.finished(active)
         self.life.end(active, "completed")
         self._thefts.left(active)
-        if active.round is not None:
-            self._settle_all(self._rounds.left(active))
+        self._leave_round(active)
         self._world.news.changed("finish", active)
 
     # --------------------------------------------------------------- interruptions
@@ -236,20 +235,25 @@ class Enactor:
             self.asker.resized(active)
             self.settle(active, step)
         elif active is not None:
+            self._leave_round(active)
             self.life.lose(active, "saved", gone=lost.gone, severity=lost.severity)
             self._requeue(active, "failure")
         self._world.news.changed("node-lost" if lost.gone else "finish", active)
 
     def _rob(self, victim: ActiveJob, keep: Keep) -> None:
         """The victim of a theft gives up all its nodes."""
+        self._leave_round(victim)
         self.life.lose(victim, keep)
         self._requeue(victim, "theft")
         self._world.listener.done(victim)
         self._world.news.resized = True
 
-    def _requeue(self, active: ActiveJob, why: Interruption) -> None:
+    def _leave_round(self, active: ActiveJob) -> None:
+        """The round of a job that stops goes on without it: called before failed nodes are taken off."""
         if active.round is not None:
             self._settle_all(self._rounds.left(active))
+
+    def _requeue(self, active: ActiveJob, why: Interruption) -> None:
         self.asker.finished(active)
         self.life.requeue(active, why)
         self._thefts.left(active)
