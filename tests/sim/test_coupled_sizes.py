@@ -9,20 +9,22 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from sim_worlds import BECAUSE
 
 from dask_hpc import sim
 from dask_hpc.errors import WorkloadError
 from dask_hpc.sim.engine.engine import Engine
 from dask_hpc.sim.engine.pipeline import Pipeline
 from dask_hpc.sim.model.coupled import Coupled, Drift
-from dask_hpc.sim.model.job import Job, Program
+from dask_hpc.sim.model.job import Compute, Job, Program
 from dask_hpc.sim.model.machine import AdaptationCost, Failures, Machine, NodeFailure, Options
 from dask_hpc.sim.model.workload import Workload
 from dask_hpc.sim.workloads.prepare import prepare
 from dask_hpc.trace.files import read_trace
 from dask_hpc.trace.replay import replay
 from dask_hpc_policies import registry
-from dask_hpc_policies.decision import Expand, ReasonCode
+from dask_hpc_policies.decision import Decision, Expand, Place, ReasonCode, Steal
+from dask_hpc_policies.model import ClusterSnapshot
 from dask_hpc_policies.placement.application import Analysis, Application, Platform, Simulation
 from dask_hpc_policies.placement.view import Split
 
@@ -158,6 +160,48 @@ def test_the_builtin_run_may_begin_with_few_nodes_and_grow_into_the_others() -> 
     assert result.flows[0]["run_s"] < 0.8 * sim.simulate(work, "fcfs").flows[0]["run_s"]
     with pytest.raises(WorkloadError, match="start_nodes is 17; allowed: 2 to 16"):
         sim.load("builtin:coupled", start_nodes=17)
+
+
+def test_after_a_resize_too_a_policy_is_asked_before_the_next_step_begins(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl.gz"
+    work = sim.load("builtin:coupled", start_nodes=8, drift_step=15, steps=40)
+    (found,) = sim.simulate(work, "placement", trace=path).flows
+    said = [
+        one.snapshot.sections["coupling"]["fields"]["steps"]
+        for one in read_trace(path).passes
+        if any(isinstance(action, Place) for action in one.decision.actions)
+    ]
+    resized, changed = (split["t_s"] for split in found["splits"][1:])
+    step = next(step for step in found["steps"] if step["step"] == said[-1])
+    # what it said when so many steps had been handed over is done with the very next one
+    assert resized < changed == step["begin_s"]
+
+
+def test_a_run_that_is_cut_off_as_the_policy_is_asked_begins_anew_and_so_does_what_comes_before_it() -> None:
+    policy = registry.create("fcfs")
+
+    class Robs:
+        name, params = "robs", policy.params
+
+        def initial_state(self) -> bool:
+            return False
+
+        def decide(self, view: ClusterSnapshot, done: bool) -> tuple[Decision, bool]:
+            flow = view.sections["coupling"].get("fields")
+            if not done and flow is not None and flow["steps"] == 2:
+                steal = Steal(job="heat", thief="other", stolen_nodes=5, reason=BECAUSE)
+                return Decision(actions=(steal,)), True
+            return policy.decide(view, policy.initial_state())[0], done
+
+    heat = job(replace(RUN, steps=4))
+    assert heat.program is not None
+    # 10 s on its five nodes come first
+    stages = Compute(work=50.0), *heat.program.stages
+    work = workload(replace(heat, program=replace(heat.program, stages=stages)), waits(1.0, 8), nodes=8)
+    result = sim.simulate(work, Robs())
+    assert result.rows[0].restarts == 1
+    # it is robbed after two steps of 6.25 s, and served at once, before who came later
+    assert result.flows[0]["steps"][0]["begin_s"] == 10.0 + 2 * 6.25 + 10.0
 
 
 def test_a_policy_sees_where_each_analysis_runs_once_a_step_has_begun() -> None:

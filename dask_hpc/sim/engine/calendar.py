@@ -67,7 +67,8 @@ class Calendar:
             for _, kind, _, _, data in entries
         )
 
-    def enter(self, at_s: float, kind: int, active: ActiveJob | None = None, data: Any = None) -> None:
-        """Something of this kind happens at `at_s`."""
+    def enter(self, at_s: float, kind: int, active: ActiveJob | None = None, data: Any = None) -> int:
+        """Something of this kind happens at `at_s`; returns the sequence number of the entry."""
         self._sequence += 1
         heapq.heappush(self.entries, (at_s, kind, self._sequence, active, data))
+        return self._sequence

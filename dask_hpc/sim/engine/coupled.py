@@ -32,6 +32,8 @@ class CoupledRuns:
         self._calendar = calendar
         #: Names of the flows of jobs, by the keys of these.
         self._flows: dict[int, str] = {}
+        #: Numbers of the latest entries of their flows: those before are stale.
+        self._entries: dict[int, int] = {}
 
     def begin(self, active: ActiveJob, spec: Coupled) -> None:
         """A job has come to its coupled run, whose first step begins when the policy has been asked."""
@@ -44,8 +46,11 @@ class CoupledRuns:
         active.length_s, active.left = 0.0, 1.0
         self._ask(active)
 
-    def happened(self, active: ActiveJob) -> bool:
-        """Something of a job's run is over; whether the run is."""
+    def happened(self, active: ActiveJob, number: int) -> bool:
+        """The entry of this number says that something of a job's run is over; whether the run is."""
+        if self._entries.get(active.key) != number:
+            # what was entered since then is still to be begun, or the policy to be asked first
+            return False
         pipeline, now_s = self._world.flows[self._flows[active.key]], self._world.now_s
         told = pipeline.ended(now_s)
         self._world.listener.stepped(pipeline)
@@ -68,8 +73,7 @@ class CoupledRuns:
         pipeline.go(now_s)
         at_s = pipeline.next_s()
         if at_s is not None:
-            # it may have been entered before, and then ends nothing
-            self._calendar.enter(at_s, FLOW, active, active.version)
+            self._entries[active.key] = self._calendar.enter(at_s, FLOW, active, active.version)
 
     def between_steps(self, active: ActiveJob) -> bool:
         """Whether the simulation of a job's run computes no step now."""
@@ -91,6 +95,10 @@ class CoupledRuns:
         name = self._flows.pop(active.key, None)
         if name is not None:
             del self._world.flows[name]
+            self._entries.pop(active.key, None)
+            # nobody has to be asked about it any more
+            news = self._world.news
+            news.points = [one for one in news.points if one is not active]
 
     def _ask(self, active: ActiveJob) -> None:
         self._world.news.points.append(active)

@@ -181,9 +181,9 @@ class Enactor:
         else:
             self.settle(active, self._progress.go_on(active))
 
-    def flow(self, active: ActiveJob) -> None:
-        """Something of a job's coupled run is over."""
-        if self._progress.coupled.happened(active):
+    def flow(self, active: ActiveJob, number: int) -> None:
+        """The entry of this number says that something of a job's coupled run is over."""
+        if self._progress.coupled.happened(active, number):
             self.settle(active, self._progress.advance(active))
         elif self._rounds.held_back(active):
             self._settle_all(self._rounds.open_window(active))

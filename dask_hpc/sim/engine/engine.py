@@ -253,7 +253,7 @@ class Engine:
         self.enactor.submit(jobs[key], key)
 
     def _happen(self, entry: Entry) -> None:
-        _, kind, _, active, data = entry
+        _, kind, number, active, data = entry
         world, enactor = self.world, self.enactor
         if kind in VERSIONED:
             if active is None or active.version != data:
@@ -262,7 +262,7 @@ class Engine:
             if kind == STAGE:
                 enactor.settle(active, self.progress.stage_ended(active))
             elif kind == FLOW:
-                enactor.flow(active)
+                enactor.flow(active, number)
             elif kind == COMMIT:
                 enactor.commit(active)
             else:
