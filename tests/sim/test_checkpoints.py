@@ -27,7 +27,7 @@ from dask_hpc.sim.formats.yaml_file import parse
 from dask_hpc.sim.formats.yaml_text import dump
 from dask_hpc.sim.model.domains import Domains
 from dask_hpc.sim.model.job import Compute, Job, Repeat, SchedulingPoint, Transfer
-from dask_hpc.sim.model.machine import AdaptationCost, Failures, Options
+from dask_hpc.sim.model.machine import AdaptationCost, Failures, NodeFailure, Options
 from dask_hpc_policies import registry
 from dask_hpc_policies.decision import Checkpoint, Decision, Reason, ReasonCode, Start
 from dask_hpc_policies.metrics import node_seconds
@@ -204,6 +204,21 @@ def test_a_malleable_job_that_loses_a_node_loses_the_commit_under_way() -> None:
     # 70 s of two nodes are left for one: 140 s from 31 s on, with commits at 61, 93, 125 and 157 s
     assert ends(result)["a"] == pytest.approx(31 + 140 + 4 * 2)
     assert result.metrics()["commits"] == 4
+
+
+@pytest.mark.parametrize(("survives", "lost_node_s"), [("process", 4 * 30 + 3 * 5), ("host", 4 * 10 + 3 * 5)])
+def test_what_a_lost_node_took_is_gone_for_a_job_that_goes_on_without_it(
+    survives: str, lost_node_s: float
+) -> None:
+    # a commit at 20 s; node 3 goes at 30 s, and a process at 35 s, 5 s after that
+    job = malleable("a", 4, 2, 4, 100.0, checkpoints=every(20.0, level(survives)))
+    lost = [
+        NodeFailure(t_s=30.0, node=3, downtime_s=0.5),
+        NodeFailure(t_s=35.0, node=0, downtime_s=0.0, severity="process"),
+    ]
+    end_s, found_node_s, useful_node_s = costs(job, failures=Failures(listed=tuple(lost)))
+    assert (found_node_s, useful_node_s) == pytest.approx((lost_node_s, 400.0))
+    assert end_s == pytest.approx(35 + (400 - (135 - lost_node_s)) / 4)
 
 
 def test_a_commit_can_be_asked_for() -> None:

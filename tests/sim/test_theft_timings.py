@@ -6,7 +6,19 @@ from math import inf
 from typing import Any
 
 import pytest
-from sim_worlds import BECAUSE, Scripted, application, ends, every, failures, level, rigid, run, workload
+from sim_worlds import (
+    BECAUSE,
+    Scripted,
+    application,
+    ends,
+    every,
+    failures,
+    level,
+    malleable,
+    rigid,
+    run,
+    workload,
+)
 
 from dask_hpc.sim.engine.engine import Engine, Options
 from dask_hpc.sim.engine.recording import recorded
@@ -117,6 +129,16 @@ def test_a_theft_ends_with_a_reason_when_its_victim_fails_or_was_chosen_before()
     ]  # fmt: skip
     assert "for t already" in told[0][3]
     assert "interrupted before its checkpoint" in told[1][3]
+
+
+@pytest.mark.parametrize("how", [{"blocking_s": 2.0}, {"node_bytes": 9e9}])
+def test_a_theft_happens_when_a_lost_node_breaks_the_commit_that_it_waits_for(how: dict[str, float]) -> None:
+    victim = malleable("v", 4, 2, 4, 60.0, checkpoints=every(inf, level(**how)))
+    lost = failures((6.0, "host"), downtime_s=1.0)
+    found, told = robbed(victim, PROACTIVE, 5.0, failures=lost, link_bytes_s=1e9, file_system_bytes_s=1e10)
+    assert [(t_s, result) for t_s, result, *_ in told] == [(6.0, "done")]
+    # the thief has the four nodes that are up then; nothing was saved of the victim
+    assert (found["t"], found["v"]) == (16.0, 76.0)
 
 
 def test_a_theft_is_dropped_when_its_thief_has_got_nodes_meanwhile() -> None:

@@ -104,6 +104,18 @@ def test_an_application_saves_beside_computing() -> None:
         assert ends(run(work))["a"] == pytest.approx(end_s)
 
 
+@pytest.mark.parametrize("path", ["file-system", "link"])
+def test_a_job_that_waits_for_a_transfer_behind_a_commit_ends_when_a_lost_node_breaks_that(path: Any) -> None:
+    # its work is done at 10 s; the transfer of nothing comes after the commit of 5 s, which takes 100 s
+    copy = level("several", node_bytes=100 * GB, path=path)
+    stages = Compute(work=20.0), Compute(work=20.0), Transfer(size_bytes=0.0, beside=path)
+    job = replace(application("a", 4, *stages), kind="malleable", min_nodes=2, max_nodes=4)
+    machine: dict[str, Any] = {"link_bytes_s": GB, "network_bytes_s": GB}
+    lost = failures((11.0, None), node=3)
+    work = workload(replace(job, checkpoints=every(5.0, copy)), nodes=4, failures=lost, **machine)
+    assert ends(run(work))["a"] == pytest.approx(11.0)
+
+
 # ---------------------------------------------------------------------------- what is conserved
 
 

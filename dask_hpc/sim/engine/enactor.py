@@ -231,9 +231,11 @@ class Enactor:
         """Nodes of a job have failed or gone: it goes on without them, or waits again."""
         active = lost.active
         if active is not None and lost.goes_on:
-            step = self.life.lose_nodes(active, lost.gone)
+            step = self.life.lose_nodes(active, lost.gone, lost.severity)
             self.asker.resized(active)
             self.settle(active, step)
+            # the commit that a theft waits for may have been broken off: none comes after it
+            self._thefts.committed(active)
         elif active is not None:
             self._leave_round(active)
             self.life.lose(active, "saved", gone=lost.gone, severity=lost.severity)

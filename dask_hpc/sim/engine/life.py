@@ -66,9 +66,14 @@ class Life:
         self._sized(active, nodes)
         self._world.listener.job(active)
 
-    def lose_nodes(self, active: ActiveJob, gone: int = 1) -> Step:
-        """So many nodes of the job have gone, and it goes on without them."""
+    def lose_nodes(self, active: ActiveJob, gone: int = 1, severity: Severity = "host") -> Step:
+        """So many nodes of the job have gone, and it goes on without them.
+
+        `severity` tells which of its checkpoints are there still.
+        """
         saving = active.saving
+        if saving is not None:
+            saving.lose(severity)
         if saving is not None and saving.held == "restart":
             # it reads on
             self._sized(active, active.nodes - gone)
@@ -81,7 +86,8 @@ class Life:
         self._sized(active, active.nodes - gone)
         text = "a node was lost" if gone == 1 else f"{gone} nodes were lost"
         self._world.listener.job(active, text)
-        self._progress.transfers.restore(active)
+        if self._progress.transfers.restore(active):
+            return "done"
         return "busy" if held_up else self._progress.go_on(active)
 
     def lose(

@@ -112,6 +112,10 @@ class Saving:
         found = self.newest.values()
         return max(found, key=lambda one: (one.number, -one.level.restart_s), default=None)
 
+    def lose(self, severity: Severity) -> None:
+        """A failure of this class takes the checkpoints that do not survive it."""
+        self.newest = {level: one for level, one in self.newest.items() if rank(level) >= rank(severity)}
+
     def interrupt(self, active: Account, severity: Severity, now_s: float, everything: bool = False) -> float:
         """A failure of this class ends the run of the job; a theft is as one of its hosts.
 
@@ -124,8 +128,7 @@ class Saving:
         self.least = None
         if everything:
             self.note(self.everywhere(active, active.done, now_s))
-        left = {level: one for level, one in self.newest.items() if rank(level) >= rank(severity)}
-        self.newest = left
+        self.lose(severity)
         self.source = self.best()
         before = active.before_node_s if self.source is None else self.source.useful_node_s
         lost_node_s = useful_node_s(active, now_s) - before

@@ -199,13 +199,15 @@ class Transfers:
         if not lanes.moving:
             active.lanes = None
 
-    def restore(self, active: ActiveJob) -> None:
-        """Have what `cut` has left go on, at the present size."""
+    def restore(self, active: ActiveJob) -> bool:
+        """Have what `cut` has left go on, at the present size; whether its job waited just for that."""
         lanes = active.lanes
-        if lanes is not None:
-            self.go(active)
-            if lanes.queues["link"] and not lanes.link_number:
-                self._flow(active, "link")
+        if lanes is None:
+            return False
+        self.go(active)
+        if lanes.queues["link"] and not lanes.link_number:
+            self._flow(active, "link")
+        return self._awaited(lanes)
 
     def _end(self, active: ActiveJob, moving: Moving) -> None:
         moving.left_bytes = 0.0
