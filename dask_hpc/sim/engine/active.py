@@ -37,10 +37,10 @@ class ActiveJob:
     __slots__ = (
         "at_point", "before_node_s", "began_s", "checkpoint_s", "checkpoints", "clock", "done",
         "expansions", "first_s", "held_node_s", "interrupted_s", "interruption", "io_node_s", "io_s",
-        "job", "joined", "kept", "key", "lanes", "left", "length_s", "measured", "moving", "mtct",
+        "job", "joined", "kept", "kept_node_s", "key", "lanes", "left", "length_s", "measured", "mtct",
         "mtct_previous", "node_ids", "nodes", "paused", "rank", "released", "requested_nodes", "resize_s",
         "restarts", "round", "saving", "shrinks", "stage", "start_s", "state", "steps", "target", "version",
-        "view", "viewed_s", "walker", "wasted_node_s",
+        "view", "viewed_s", "walker", "wasted_node_s", "window_s",
     )  # fmt: skip
 
     def __init__(self, job: Job, key: int) -> None:
@@ -70,9 +70,9 @@ class ActiveJob:
         self.round: Round | None = None
         #: At a scheduling point at this very moment.
         self.at_point = False
-        #: Nodes that joined in the resize under way, and whether its data is on the way.
+        #: Nodes that joined in the resize under way, and since when that holds it up; None: it does not.
         self.joined = 0
-        self.moving = False
+        self.window_s: float | None = None
         #: Its nodes have been given back although its end is still to come in this moment.
         self.released = False
         #: Why it waits again, and when it was interrupted.
@@ -97,6 +97,8 @@ class ActiveJob:
         #: Share of its work that is done (a job without a program), and that which a failure cannot undo.
         self.done = 0.0
         self.kept: float | Walker | None = None
+        #: Node-seconds in which a program without commits had got on by then.
+        self.kept_node_s = 0.0
         #: Its checkpoints, when it says what they cost, and its transfers beside computing, if there are any.
         self.saving = None if job.checkpoints is None else Saving()
         self.lanes: Lanes | None = None

@@ -54,7 +54,7 @@ def doing(active: ActiveJob) -> NodeState:
     saving, stage = active.saving, active.stage
     if saving is not None and saving.held is not None:
         return "checkpoint" if saving.held == "commit" else "restart"
-    if active.moving:
+    if active.window_s is not None:
         return "communicate"
     if isinstance(stage, Transfer) and not active.paused:
         return "checkpoint" if stage.purpose == "checkpoint" else "communicate"

@@ -5,8 +5,7 @@ Rules of the file: plain data that `copy.deepcopy` copies; `transfers` moves it.
 
 from __future__ import annotations
 
-from dask_hpc.sim.engine.saving import Saved
-from dask_hpc.sim.engine.walker import Walker
+from dask_hpc.sim.engine.saving import Kept, Saved
 from dask_hpc.sim.model.checkpoints import PATHS, Path
 
 
@@ -17,7 +16,7 @@ class Moving:
 
     def __init__(
         self, id: str, path: Path, size_bytes: float, participants: int | None, reads: bool,
-        keeps: Saved | Walker | None,
+        keeps: Saved | Kept | None,
     ) -> None:  # fmt: skip
         self.id = id
         self.path = path

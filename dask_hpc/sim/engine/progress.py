@@ -17,7 +17,7 @@ from dask_hpc.sim.engine.calendar import COMMIT, STAGE, Calendar
 from dask_hpc.sim.engine.checkpoints import commit_due, next_commit_s, saved_share
 from dask_hpc.sim.engine.coupled import CoupledRuns
 from dask_hpc.sim.engine.file_system import FileSystem
-from dask_hpc.sim.engine.saving import Saved
+from dask_hpc.sim.engine.saving import Kept, Saved, useful_node_s
 from dask_hpc.sim.engine.transfers import Transfers
 from dask_hpc.sim.engine.walker import Walker
 from dask_hpc.sim.engine.world import World
@@ -152,11 +152,13 @@ class Progress:
         nodes = active.nodes
         size_bytes = amount(stage.size_bytes, nodes)
         doing = None if stage.participants is None else max(1, round(amount(stage.participants, nodes)))
-        keeps: Saved | Walker | None = None
+        keeps: Saved | Kept | None = None
         if stage.purpose == "checkpoint" and active.walker is not None:
-            keeps = active.walker.copy()
+            place, now_s = active.walker.copy(), self._world.now_s
             if active.saving is not None:
-                keeps = active.saving.everywhere(active, keeps, self._world.now_s)
+                keeps = active.saving.everywhere(active, place, now_s)
+            else:
+                keeps = Kept(place, useful_node_s(active, now_s))
         reads = stage.direction == "read"
         self.transfers.begin(active, size_bytes, path, participants=doing, reads=reads, keeps=keeps)
 
@@ -292,9 +294,9 @@ class Progress:
         if stage.purpose == "checkpoint":
             active.checkpoints += 1
             if active.walker is not None:
-                active.kept = active.walker.copy()
+                active.kept, now_s = active.walker.copy(), self._world.now_s
+                active.kept_node_s = useful_node_s(active, now_s)
                 if active.saving is not None:
-                    now_s = self._world.now_s
                     active.saving.note(active.saving.everywhere(active, active.kept, now_s))
 
     def spend(self, active: ActiveJob, state: NodeState, node_s: float) -> None:
@@ -363,8 +365,7 @@ class Progress:
 
         Of what it has saved a failure of `severity` takes what does not survive it.
         """
-        job, now_s, before_node_s = active.job, self._world.now_s, active.wasted_node_s
-        lost_before_node_s = self.lost_node_s
+        job, now_s = active.job, self._world.now_s
         saved = saved_share(active, now_s)
         self.transfers.cut(active)
         self.coupled.drop(active)
@@ -372,16 +373,16 @@ class Progress:
             self.pause(active)
         if active.saving is not None:
             everything = keep == "all" and job.program is None
-            self.lost_node_s += active.saving.interrupt(active, severity, now_s, everything)
-        elif job.program is None:
-            kept = active.done if keep == "all" else min(saved, active.done)
-            active.wasted_node_s += (active.done - kept) * active.length_s * active.nodes
-            active.kept = kept
-        elif active.start_s is not None and not isinstance(active.kept, Walker):
-            active.wasted_node_s += active.nodes * (now_s - active.start_s)
-        if active.saving is None:
-            self.lost_node_s += active.wasted_node_s - before_node_s
-        lost_node_s = self.lost_node_s - lost_before_node_s
+            lost_node_s = active.saving.interrupt(active, severity, now_s, everything)
+        else:
+            if job.program is None:
+                kept = active.done if keep == "all" else min(saved, active.done)
+                lost_node_s = (active.done - kept) * active.length_s * (active.nodes - active.joined)
+                active.kept = kept
+            else:
+                lost_node_s = useful_node_s(active, now_s) - active.kept_node_s
+            active.wasted_node_s += lost_node_s
+        self.lost_node_s += lost_node_s
         for state, spent_node_s in active.io_node_s.items():
             # what a failure took counts as that alone
             taken = min(spent_node_s, lost_node_s)
@@ -389,7 +390,7 @@ class Progress:
             lost_node_s -= taken
         active.io_node_s = {}
         active.stage = None
-        active.paused = active.moving = False
+        active.paused, active.joined = False, 0
         active.walker = None
         active.requested_nodes = None
 

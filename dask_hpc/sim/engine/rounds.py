@@ -149,10 +149,7 @@ class Rounds:
             self._progress.pause(active)
         if cost_s <= 0:
             return self.close_window(active)
-        active.moving = True
-        active.resize_s += cost_s
-        active.wasted_node_s += cost_s * max(before, target)
-        self._progress.spend(active, "communicate", cost_s * max(before, target))
+        active.window_s = world.now_s
         if need > 0:
             # The nodes are its own from now on, and of no use before the commit.
             self._hand_over(active, need)
@@ -166,7 +163,7 @@ class Rounds:
         assert round is not None
         counts, listener = world.counts, world.listener
         freed = active.nodes - target
-        active.moving = False
+        self._book_window(active)
         if freed > 0:
             active.shrinks += 1
             counts.shrinks += 1
@@ -197,6 +194,16 @@ class Rounds:
             round.growing -= 1
         self._end_if_done(round)
 
+    def _book_window(self, active: ActiveJob) -> None:
+        """What held the job up, if anything did, is over or cut off: all its nodes did nothing else."""
+        since_s, active.window_s = active.window_s, None
+        if since_s is not None:
+            took_s = self._world.now_s - since_s
+            active.resize_s += took_s
+            active.wasted_node_s += took_s * active.nodes
+            # a failure takes nothing of that: it was wasted before
+            self._progress.spent_node_s["communicate"] += took_s * active.nodes
+
     def _hand_over(self, active: ActiveJob, nodes: int) -> None:
         round = active.round
         assert round is not None
@@ -212,6 +219,7 @@ class Rounds:
         round, target, waits = active.round, active.target, self.waits_for_nodes(active)
         active.round = None
         active.target = None
+        self._book_window(active)
         if round is None or target is None:
             return
         self._world.listener.aborted(active)

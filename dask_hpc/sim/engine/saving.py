@@ -47,6 +47,14 @@ class Saved(NamedTuple):
     useful_node_s: float
 
 
+class Kept(NamedTuple):
+    """Where a program without commits begins again, once that is saved."""
+
+    place: Walker
+    #: Node-seconds in which the job had got on by then.
+    useful_node_s: float
+
+
 class Saving:
     """The checkpoints of one job."""
 

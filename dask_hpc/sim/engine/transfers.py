@@ -17,8 +17,7 @@ from dask_hpc.sim.engine.active import ActiveJob
 from dask_hpc.sim.engine.calendar import LINK, Calendar
 from dask_hpc.sim.engine.file_system import FileSystem
 from dask_hpc.sim.engine.lanes import Lanes, Moving
-from dask_hpc.sim.engine.saving import Saved
-from dask_hpc.sim.engine.walker import Walker
+from dask_hpc.sim.engine.saving import Kept, Saved
 from dask_hpc.sim.engine.world import World
 from dask_hpc.sim.model.checkpoints import Path
 
@@ -60,7 +59,7 @@ class Transfers:
         *,
         participants: int | None = None,
         reads: bool = False,
-        keeps: Saved | Walker | None = None,
+        keeps: Saved | Kept | None = None,
     ) -> None:
         """A transfer of a job that is not reading or writing just now begins."""
         moving = Moving(f"t{self.moved.begun + 1}", path, size_bytes, participants, reads, keeps)
@@ -218,7 +217,7 @@ class Transfers:
             active.saving.note(moving.keeps)
         elif moving.keeps is not None:
             active.checkpoints += 1
-            active.kept = moving.keeps
+            active.kept, active.kept_node_s = moving.keeps
 
     def _tell(self, active: ActiveJob, moving: Moving, state: str) -> None:
         moved_bytes = moving.size_bytes - moving.left_bytes
