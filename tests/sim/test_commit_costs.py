@@ -7,8 +7,21 @@ from math import inf
 from typing import Any
 
 import pytest
-from sim_worlds import BECAUSE, Scripted, ends, every, failures, level, rigid, run, workload
+from sim_worlds import (
+    BECAUSE,
+    Scripted,
+    application,
+    ends,
+    every,
+    failures,
+    level,
+    malleable,
+    rigid,
+    run,
+    workload,
+)
 
+from dask_hpc.sim.model.job import Compute, Job, Repeat, Transfer
 from dask_hpc_policies import registry
 from dask_hpc_policies.decision import Checkpoint
 
@@ -103,3 +116,41 @@ def test_a_level_that_is_still_being_moved_to_is_refused_and_the_reason_says_so(
     assert [one.t_s for one in result.refusals] == [50.0]
     assert "still being moved" in result.refusals[0].reason
     assert ends(result)["a"] == pytest.approx(200 + 2 * 2)
+
+
+def written(job: Job, **machine: Any) -> list[float]:
+    """When a policy that leaves 60 s between two versions of a job asks for one, at ticks of 1 s."""
+    asked: list[float] = []
+
+    class Asking:
+        def __init__(self) -> None:
+            self.policy = registry.create("interval-fixed", every_s=60.0)
+            self.name, self.params = self.policy.name, self.policy.params
+
+        def initial_state(self) -> Any:
+            return self.policy.initial_state()
+
+        def decide(self, view: Any, state: Any) -> Any:
+            found = self.policy.decide(view, state)
+            asked.extend(view.now_s for action in found[0].actions if isinstance(action, Checkpoint))
+            return found
+
+    run(workload(job, nodes=4, file_system_bytes_s=1e9, **machine), Asking(), tick_s=1.0)
+    return asked
+
+
+def test_an_interval_is_from_the_end_of_all_that_is_written_of_a_version_to_the_next_one() -> None:
+    # it holds the job up for 2 s and is then moved for 50 s, in which nobody asks for another one
+    asked = every(inf, level(blocking_s=2.0, node_bytes=25e9), level("process"))
+    job = rigid("a", 2, 350.0, checkpoints=asked)
+    assert written(job) == [60.0, 172.0, 284.0]
+    # what is cut off has come to its end, too: here at 100 s, by the loss of one of the nodes
+    goes_on = malleable("a", 2, 1, 2, 200.0, checkpoints=asked)
+    assert written(goes_on, failures=failures((100.0, "host"), downtime_s=1e6))[:2] == [60.0, 160.0]
+
+
+def test_what_a_program_saves_by_itself_is_no_version_that_the_policy_counts() -> None:
+    save = Transfer(size_bytes=20e9, purpose="checkpoint", beside="file-system")
+    steps = Repeat(stages=(Compute(work=20.0), save), times=10)
+    job = application("a", 2, steps, checkpoints=every(inf, level("process", blocking_s=2.0)))
+    assert written(job) == [60.0]

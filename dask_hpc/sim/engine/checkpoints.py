@@ -50,10 +50,13 @@ def history(active: ActiveJob, world: World, ends_s: Mapping[int, float]) -> His
     if program is not None:
         ahead_s += _longest_s(program.stages, nodes)
     return History(
-        since_s=saving.since_s,
+        # as on a live cluster from its begin until it is whole
+        since_s=max(saving.since_s, saving.written_s),
         cost_s=_whole_s(next_levels(active), world.machine, nodes),
         held_up_s=spec.mean_blocking_s,
-        under_way=saving.asked or saving.held is not None,
+        under_way=saving.asked
+        or saving.held is not None
+        or any(under_way(active, level) for level in spec.levels),
         end_s=min((ends_s[node] for node in active.node_ids if node in ends_s), default=None),
         ahead_s=ahead_s,
     )

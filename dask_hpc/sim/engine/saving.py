@@ -60,7 +60,7 @@ class Saving:
 
     __slots__ = (
         "asked", "held", "held_node_s", "held_s", "least", "newest", "number", "since_s", "source",
-        "spent_node_s", "taking",
+        "spent_node_s", "taking", "written_s",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -68,6 +68,8 @@ class Saving:
         self.number = 0
         #: When the last commit ended, or the job started.
         self.since_s = 0.0
+        #: When what was moved of a commit beside computing was there, or cut off, last.
+        self.written_s = 0.0
         #: A commit is due as soon as the program is between two stages.
         self.asked = False
         #: Where the next commit is to be kept at least (`Checkpoint.level`).
@@ -109,6 +111,11 @@ class Saving:
         before = self.newest.get(saved.level.survives)
         if before is None or before.number < saved.number:
             self.newest[saved.level.survives] = saved
+
+    def moved(self, saved: Saved, now_s: float) -> None:
+        """What is moved of a checkpoint beside computing is there, or cut off."""
+        if saved.level != _EVERYWHERE:
+            self.written_s = now_s
 
     def everywhere(self, active: Account, place: float | Walker, now_s: float) -> Saved:
         """A checkpoint that survives everything: the job makes it by itself, beside its commits."""

@@ -193,7 +193,7 @@ class Transfers:
                 if moving not in kept:
                     self.moved.cut += 1
                     self.moved.cut_bytes += moving.left_bytes
-                    self._tell(active, moving, "cut")
+                    self._close(active, moving, "cut")
             lanes.queues[path] = kept
         if not lanes.moving:
             active.lanes = None
@@ -211,7 +211,7 @@ class Transfers:
     def _end(self, active: ActiveJob, moving: Moving) -> None:
         moving.left_bytes = 0.0
         self.moved.ended += 1
-        self._tell(active, moving, "ended")
+        self._close(active, moving, "ended")
         if isinstance(moving.keeps, Saved):
             assert active.saving is not None
             active.saving.note(moving.keeps)
@@ -219,7 +219,11 @@ class Transfers:
             active.checkpoints += 1
             active.kept, active.kept_node_s = moving.keeps
 
-    def _tell(self, active: ActiveJob, moving: Moving, state: str) -> None:
+    def _close(self, active: ActiveJob, moving: Moving, state: str) -> None:
+        """A transfer is over, one way or the other."""
+        if isinstance(moving.keeps, Saved):
+            assert active.saving is not None
+            active.saving.moved(moving.keeps, self._world.now_s)
         moved_bytes = moving.size_bytes - moving.left_bytes
         listener = self._world.listener
         listener.transfer(active, moving.id, moving.path, moving.size_bytes, moved_bytes, state)
