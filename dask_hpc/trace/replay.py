@@ -19,7 +19,7 @@ from dask_hpc.trace.files import Trace
 from dask_hpc.trace.records import Pass
 from dask_hpc.trace.steps import step_medians
 from dask_hpc_policies import codec, registry
-from dask_hpc_policies.decision import Decision, Hold, Steal
+from dask_hpc_policies.decision import Action, Decision, Hold
 from dask_hpc_policies.protocol import Policy, decode_state
 
 
@@ -75,7 +75,7 @@ def replay(trace: Trace, policy: Any = None) -> ReplayReport:
         `dask_hpc_policies.registry.create` takes: when it equals the recorded policy, parameters
         included, the recorded states are used and the answers must be equal (*verify*, where reasons
         count as well); any other runs from its initial state (*compare*, where only what is done
-        counts: kind, job and nodes of every action but holds).
+        counts: all that actions say but their reasons, and no holds).
 
     Raises
     ------
@@ -167,9 +167,9 @@ class _Tally:
     def add(self, number: int, item: Pass, decision: Decision | None, error: str, same: bool) -> None:
         self.passes += 1
         self.same += same
-        self.recorded.update(kind for kind, *_ in _effect(item.decision))
+        self.recorded.update(action.TAG for action in _done(item.decision))
         if decision is not None:
-            self.replayed.update(kind for kind, *_ in _effect(decision))
+            self.replayed.update(action.TAG for action in _done(decision))
         if not same and self.first is None:
             self.first = Difference(
                 number=number,
@@ -202,17 +202,16 @@ def _ask(policy: Policy, item: Pass, state: Any) -> tuple[Decision | None, Any, 
     return decision, after, ""
 
 
-def _effect(decision: Decision) -> list[tuple[str, str, int]]:
-    """What a decision does, in an order of its own; holds do nothing."""
-    return sorted(
-        (
-            action.TAG,
-            getattr(action, "job", ""),
-            action.stolen_nodes if isinstance(action, Steal) else getattr(action, "nodes", 0),
-        )
-        for action in decision.actions
-        if not isinstance(action, Hold)
-    )
+def _done(decision: Decision) -> list[Action]:
+    """The actions of a decision without holds, which do nothing."""
+    return [action for action in decision.actions if not isinstance(action, Hold)]
+
+
+def _effect(decision: Decision) -> list[str]:
+    """What a decision does, in an order of its own, whatever the reasons."""
+    told = [codec.encode(action) for action in _done(decision)]
+    said = [{name: value for name, value in one.items() if name != "reason"} for one in told]
+    return sorted(map(_canonical, said))
 
 
 def _canonical(spec: Mapping[str, Any]) -> str:

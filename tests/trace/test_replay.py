@@ -21,7 +21,7 @@ from dask_hpc_policies import registry
 from dask_hpc_policies.codec import encode
 from dask_hpc_policies.combine.arbitrate import arbitrate
 from dask_hpc_policies.combine.corridor import amended, guards
-from dask_hpc_policies.decision import Decision, Hold, Reason, ReasonCode
+from dask_hpc_policies.decision import Checkpoint, Decision, Hold, Place, Reason, ReasonCode, SetRole, Steal
 from dask_hpc_policies.model import ClusterSnapshot, Demand, JobView, NodeView
 from dask_hpc_policies.power.view import seen
 
@@ -188,6 +188,43 @@ class Failing(Custom):
         if state.calls == 2:
             raise ZeroDivisionError("third call")
         return super().decide(view, state)
+
+
+@pytest.mark.parametrize(
+    ("kind", "said", "otherwise"),
+    [
+        (
+            Place,
+            {"flow": "f", "analysis": "a", "where": "in-situ", "nodes": 8, "cores": 2},
+            {"flow": "g", "analysis": "b", "where": "in-transit", "nodes": 7, "cores": 3},
+        ),
+        (Checkpoint, {"job": "r0", "level": "L1"}, {"job": "r1", "level": "L2"}),
+        (
+            Steal,
+            {"job": "r0", "thief": "p", "stolen_nodes": 1, "timing": "now"},
+            {"job": "r1", "thief": "q", "stolen_nodes": 2, "timing": "next-checkpoint"},
+        ),
+        (SetRole, {"node": "n0", "role": "compute"}, {"node": "n1", "role": "service"}),
+    ],
+)
+def test_comparison_looks_at_all_that_an_action_says(
+    kind: Any, said: dict[str, Any], otherwise: dict[str, Any]
+) -> None:
+    class Says(Custom):
+        def __init__(self, **fields: Any) -> None:
+            self.params = fields
+            why = Reason(ReasonCode.SHORTER_STEP, f"because of {fields}")
+            self.decision = Decision(actions=(kind(**said | fields, reason=why),))
+
+        def decide(self, view: ClusterSnapshot, state: Count) -> tuple[Decision, Count]:
+            return self.decision, state
+
+    trace = record(Says(), VIEWS[:1])
+    assert replay(trace, Says(**said)).differing == 0, "but for the reason"
+    for name, value in otherwise.items():
+        report = replay(trace, Says(**{name: value}))
+        assert (report.mode, report.differing) == ("compare", 1), name
+        assert report.recorded_actions == report.replayed_actions == {kind.TAG: 1}
 
 
 def test_a_custom_policy_needs_its_object() -> None:
