@@ -22,6 +22,7 @@ from typing import Any
 from dask_hpc.errors import WorkloadError
 from dask_hpc.sim.engine.active import ActiveJob
 from dask_hpc.sim.engine.engine import Engine
+from dask_hpc.sim.engine.life import RANKS
 from dask_hpc.sim.model.domains import Domains
 from dask_hpc.sim.model.job import LINEAR, Job, SpeedUp
 from dask_hpc.sim.model.lending import EXTRA, lent_from
@@ -125,7 +126,8 @@ def engine_from(
     told = (note, *filter(None, [unknowns(machine)]))
     workload = Workload(name=name, jobs=jobs, source=name, notes=told, wide="wait")
     engine = Engine(workload, registry.create(policy), machine, chosen)
-    active = [_active(i, job, view.now_s) for i, job in enumerate(zip(jobs, views, strict=True))]
+    ranked = _ranked(view)
+    active = [_active(i, job, view.now_s, ranked) for i, job in enumerate(zip(jobs, views, strict=True))]
     if speed == LINEAR:
         # which is assumed: a policy is told what it would be told there
         for (one, _), job in zip(active, views, strict=True):
@@ -267,7 +269,7 @@ def _job(job: JobView, now_s: float, default_s: float | None, speed: SpeedUp) ->
     return Job(
         **values_of(JobRequest, job),
         id=job.id,
-        runtime_s=left_s + _elapsed_s(job, now_s),
+        runtime_s=left_s + _done_s(job, now_s),
         reference_nodes=size,
         speed=speed,
     )
@@ -289,15 +291,30 @@ def _measured(costs: Any, id: str) -> AdaptationCost | None:
     )
 
 
-def _elapsed_s(job: JobView, now_s: float) -> float:
-    return 0.0 if job.start_s is None or not job.nodes else max(0.0, now_s - job.start_s)
+def _done_s(job: JobView, now_s: float) -> float:
+    """Seconds of what a job has to do that it has done, as far as it need not do that again."""
+    if job.nodes:
+        return 0.0 if job.start_s is None else max(0.0, now_s - job.start_s)
+    if job.interruption == "none" or job.walltime_s is None or job.remaining_s is None:
+        return 0.0
+    return max(0.0, job.walltime_s - job.remaining_s)
 
 
-def _active(key: int, item: tuple[Job, JobView], now_s: float) -> tuple[ActiveJob, int]:
+def _ranked(view: ClusterSnapshot) -> bool:
+    """Whether those that were interrupted are served first there: in a simulation; not on a live cluster."""
+    ranks = [RANKS[job.interruption] for job in view.jobs if not job.nodes and not job.is_default]
+    return ranks == sorted(ranks)
+
+
+def _active(key: int, item: tuple[Job, JobView], now_s: float, ranked: bool) -> tuple[ActiveJob, int]:
     job, view = item
     active = ActiveJob(job, key)
     active.expansions = view.expansions
     active.before_node_s = view.attained_node_s
-    if view.nodes and job.runtime_s > 0:
-        active.kept = _elapsed_s(view, now_s) / job.runtime_s
+    active.interruption, active.interrupted_s = view.interruption, view.interrupted_s
+    if ranked and not view.nodes:
+        active.rank = RANKS[view.interruption]
+    done_s = _done_s(view, now_s)
+    if (view.nodes or done_s) and job.runtime_s > 0:
+        active.kept = done_s / job.runtime_s
     return active, view.nodes

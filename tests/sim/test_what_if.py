@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from sim_worlds import BECAUSE, malleable, rigid, workload
+from sim_worlds import BECAUSE, Scripted, malleable, rigid, workload
 
 from dask_hpc.errors import TraceError, WorkloadError
 from dask_hpc.sim import load, simulate
@@ -22,7 +22,7 @@ from dask_hpc.trace.replay import replay
 from dask_hpc.trace.runs import job_runs
 from dask_hpc.trace.state import snapshot_at
 from dask_hpc_policies import registry
-from dask_hpc_policies.decision import Decision, RequestNodes
+from dask_hpc_policies.decision import Decision, RequestNodes, Start
 from dask_hpc_policies.model import ClusterSnapshot, JobView, NodeView
 
 RUNNING = JobView(
@@ -315,3 +315,44 @@ def test_resizes_cost_what_the_snapshot_has_measured() -> None:
 )
 def test_what_is_no_measurement_is_not_taken_for_one(told: Any) -> None:
     assert ends("pwma-fpsma", replace(VIEW, sections={"resizes": told}))["w"] == (100.0, 110.0)
+
+
+#: It waits again, with 20 s of its 50 s left to do; another one came before it.
+ROBBED = JobView(
+    id="v", kind="rigid", start_nodes=4, min_nodes=4, max_nodes=4, submit_s=20.0, walltime_s=50.0,
+    start_s=30.0, remaining_s=20.0, interruption="theft", interrupted_s=80.0,
+)  # fmt: skip
+BEFORE = replace(WAITING, id="b", submit_s=10.0, walltime_s=50.0)
+
+
+@pytest.mark.parametrize("jobs", [(BEFORE, ROBBED), (ROBBED, BEFORE)], ids=["as-live", "as-simulated"])
+@pytest.mark.parametrize("policy", ["sfsj", "fcfs", "easy"])
+def test_a_job_that_was_interrupted_is_served_when_the_policy_says_there(
+    policy: str, jobs: tuple[JobView, ...]
+) -> None:
+    view = ClusterSnapshot(now_s=90.0, jobs=jobs, idle_nodes=4)
+    there = registry.create(policy)
+    (first,) = [
+        action.job
+        for action in there.decide(view, there.initial_state())[0].actions
+        if isinstance(action, Start)
+    ]
+    # in the order in which the snapshot has them, but for a policy that has one of its own
+    assert first == ("v" if policy == "sfsj" else jobs[0].id)
+    # it does what was left to do
+    times = {"v": (90.0, 110.0), "b": (110.0, 160.0)} if first == "v" else {"b": (90.0, 140.0)}
+    found = ends(policy, view)
+    assert {id: found[id] for id in times} == times
+
+
+def test_a_policy_is_told_of_a_job_that_was_interrupted_what_it_is_told_there() -> None:
+    seen: list[tuple[JobView, ...]] = []
+
+    class Sees(Scripted):
+        def decide(self, view: ClusterSnapshot, state: None) -> tuple[Decision, None]:
+            seen.append(view.jobs)
+            return super().decide(view, state)
+
+    simulate_from(ClusterSnapshot(now_s=90.0, jobs=(BEFORE, ROBBED), idle_nodes=4), Sees({}))
+    # but for its start there, which is none of the run
+    assert seen[0] == (BEFORE, replace(ROBBED, start_s=None))

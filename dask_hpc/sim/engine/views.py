@@ -79,7 +79,7 @@ def _still(view: JobView, active: ActiveJob) -> bool:
 def pending_view(active: ActiveJob) -> JobView:
     """What a policy sees of a job that waits."""
     job = active.job
-    again = active.restarts > 0 and job.walltime_s is not None
+    again = active.interruption != "none" and job.walltime_s is not None
     return job_view(
         job,
         id=job.id,
