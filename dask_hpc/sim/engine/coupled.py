@@ -49,7 +49,7 @@ class CoupledRuns:
     def happened(self, active: ActiveJob, number: int) -> bool:
         """The entry of this number says that something of a job's run is over; whether the run is."""
         if self._entries.get(active.key) != number:
-            # what was entered since then is still to be begun, or the policy to be asked first
+            # it went on since that was entered: the latest entry tells what ends next
             return False
         pipeline, now_s = self._world.flows[self._flows[active.key]], self._world.now_s
         told = pipeline.ended(now_s)
