@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dask_hpc_policies.decision import Expand, ReasonCode, Shrink, Start
 from dask_hpc_policies.jobs.constraints import CONSTRAINTS, smallest_at_least
-from dask_hpc_policies.model import ClusterSnapshot, JobView
+from dask_hpc_policies.model import ClusterSnapshot, JobView, NodeView
 from dask_hpc_policies.registry import create
 from dask_hpc_policies.rules.fair.terms import overdue, repays
 from dask_hpc_policies.rules.sizing import growth_target, resizable
@@ -130,8 +130,9 @@ def test_what_a_running_job_could_give_up_is_not_there_once_more_when_it_ends() 
     # it has three nodes and could give up one: in 10 s there are three, and nothing tells when there are more
     runs = running("runs", 3, min_nodes=2, max_nodes=5, remaining_s=10.0)
     later = rigid("later", 1, user="ada", submit_s=2.0, walltime_s=5.0)
+    nodes = tuple(NodeView(id=f"n{i}") for i in range(4))
     for need, starts in ((3, 1), (4, 0)):
-        picture = view(0, runs, rigid("head", need, submit_s=1.0), later, now_s=61.5)
+        picture = view(0, runs, rigid("head", need, submit_s=1.0), later, now_s=61.5, nodes=nodes)
         assert sizes(picture, decide(picture))["later"] == starts
 
 
@@ -178,6 +179,30 @@ def test_after_its_patience_nobody_overtakes_a_job_of_unknown_outlook(now_s: flo
     assert (sizes(picture, decision)["later"] == 2) == started
     codes = {a.job: a.reason.code for a in decision.actions}
     assert codes["later"] is (ReasonCode.FITS if started else ReasonCode.WOULD_DELAY)
+
+
+def test_who_asks_for_more_nodes_than_there_are_keeps_nobody_waiting_until_they_have_come() -> None:
+    busy = replace(rigid("busy", 8), state="running", nodes=8)
+    jobs = busy, rigid("wide", 11, submit_s=0.5), rigid("later", 2, submit_s=1.0)
+    picture = view(2, *jobs, now_s=100.0)
+    assert sizes(picture, decide(picture)) == {"busy": 8, "wide": 0, "later": 2}
+    # one has come, and is idle, or changes hands
+    picture = view(3, *jobs, now_s=100.0)
+    assert sizes(picture, decide(picture))["later"] == 0
+    nodes = tuple(NodeView(id=f"n{i}", state="draining" if i == 10 else "up") for i in range(11))
+    picture = view(2, *jobs, now_s=100.0, nodes=nodes)
+    assert sizes(picture, decide(picture))["later"] == 0
+    # one that is lost is not there
+    lost = (*nodes[:10], replace(nodes[10], state="lost"))
+    picture = view(2, *jobs, now_s=100.0, nodes=lost)
+    assert sizes(picture, decide(picture))["later"] == 2
+
+
+def test_behind_one_that_asks_for_too_much_another_is_not_overtaken() -> None:
+    busy = replace(rigid("busy", 8), state="running", nodes=8)
+    never, wide, later = rigid("never", 99), rigid("wide", 9, submit_s=0.5), rigid("later", 1, submit_s=1.0)
+    picture = view(1, busy, never, wide, later, now_s=100.0)
+    assert sizes(picture, decide(picture)) == {"busy": 8, "never": 0, "wide": 0, "later": 0}
 
 
 def test_a_job_of_higher_priority_that_waits_opens_no_way_past_one_out_of_patience() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dask
 import pytest
-from helpers import Gate, live, record, started, through, until, within
+from distributed import Worker
+from helpers import Gate, addresses_of, live, record, started, state_of, through, until, within
 from tasks import inc
 
 import dask_hpc
@@ -89,3 +90,34 @@ async def test_a_small_job_gets_nodes_of_a_large_one_at_once(c, s, *workers):
         gate.open()
         assert await held == 1
     await large.wait(10)
+
+
+@live(workers=3)
+async def test_a_job_of_more_nodes_than_are_left_keeps_nobody_waiting_and_runs_once_they_are_back(
+    c, s, *workers
+):
+    rt = await dask_hpc.install(c)
+    await rt.update(policy="fair", patience_s=0)
+    gate = Gate()
+    async with rt.job("first", nodes=1) as first:
+        held = c.submit(through, 1, gate, pure=False)
+        await started(s, first, 1)
+        async with rt.job("wide", nodes=3) as wide:
+            asked = c.submit(inc, 1, pure=False)
+            leaves = next(w for w in workers if w.address not in addresses_of(s, first))
+            await leaves.close()
+            with dask.annotate(hpc_job=None):
+                plain = c.submit(through, 1, gate, pure=False)
+                await until(lambda: gate.arrived == 2, "plain work has the other node")
+                # it goes on taking tasks in, and keeps its node from no job once it is done
+                more = c.submit(inc, 2, pure=False)
+                gate.open()
+                assert await within(more, 10) == 3
+                assert await within(c.gather([held, plain])) == [1, 1]
+            async with rt.job("third", nodes=1):
+                assert await within(c.submit(inc, 3, pure=False), 10) == 4
+            assert state_of(s, wide) == "pending"
+    await first.wait(10)
+    async with Worker(s.address, nthreads=1):
+        assert await within(asked) == 2
+        assert (await wide.wait(10))["state"] == "completed"

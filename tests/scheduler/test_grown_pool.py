@@ -1,4 +1,4 @@
-"""Jobs that are there when the pool grows, or a setting says another size, go by what holds now."""
+"""Who is there when the pool changes, or a setting says another size, goes by what holds now."""
 
 from __future__ import annotations
 
@@ -6,8 +6,13 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import dask
 import pytest
+from distributed import Worker
+from helpers import Gate, engine, live, started, through, until, within
+from tasks import inc
 
+import dask_hpc
 from dask_hpc.scheduler.core.lifecycle import Lifecycle
 from dask_hpc.scheduler.tables.job_table import JobTable
 from dask_hpc_policies.jobs.jobspec import job_spec, resolve
@@ -66,3 +71,24 @@ def test_settings_that_change_hold_for_jobs_that_are_there() -> None:
     made.settings_changed()
     assert (plain.request.start_nodes, plain.request.min_nodes, plain.request.max_nodes) == (2, 2, 2)
     assert job.request == replace(before, max_nodes=4)
+
+
+@live(3)
+async def test_plain_work_queues_behind_no_job_of_more_nodes_than_are_left_until_they_are_back(
+    c, s, *workers
+):
+    rt = await dask_hpc.install(c, policy="fcfs")
+    gate = Gate()
+    first = c.submit(through, 1, gate, pure=False)
+    await until(lambda: gate.arrived, "plain work has a node")
+    async with rt.job("wide", nodes=3) as wide:
+        with dask.annotate(hpc_job=None):
+            await next(w for w in workers if not w.state.tasks).close()
+            assert await within(c.submit(inc, 1, pure=False), 10) == 2
+            async with Worker(s.address, nthreads=1):
+                # else plain work would keep its node for ever
+                behind = c.submit(inc, 2, pure=False)
+                await until(lambda: len(engine(s).state.jobs.active) == 3, "it is a job of its own", 10)
+                gate.open()
+                await started(s, wide, 3)
+    assert await within(c.gather([first, behind])) == [1, 3]

@@ -213,7 +213,8 @@ class Ownership:
 
         Plain work that is running goes on taking tasks in, with two exceptions: a job waits for so
         much of the pool that it can only start once plain work has ended, or no node is left for
-        plain work. Then new plain tasks form a job of their own that waits its turn.
+        plain work. Then new plain tasks form a job of their own that waits its turn. What asks for
+        more nodes than there are could not start then either, and plain work does not wait for those.
         """
         state = self.state
         intake = state.intake
@@ -221,8 +222,9 @@ class Ownership:
         if intake not in state.plain:
             return intake
         keep = state.settings.default_job_min_nodes
-        room = state.nodes.computing() - keep
-        blocked = any(job.state == "pending" and job.smallest_start > room for job in state.jobs.named)
+        there = state.nodes.computing()
+        needs = [job.smallest_start for job in state.jobs.named if job.state == "pending"]
+        blocked = any(there - keep < need <= there for need in needs)
         if not blocked:
             if intake.unfinished:
                 return intake

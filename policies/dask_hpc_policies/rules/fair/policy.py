@@ -20,10 +20,10 @@ jobs have equal sizes and change them only a few times in their lives.
 
 Starvation. A running job keeps its minimum. Where no ends are expected, a waiting job is overtaken during its
 first `patience_s` only: from then on no job that came after it, of its priority or a lower one, starts before
-it. So it starts at the latest when those before it have started and what ran at the end of its patience has
-ended, which goes on with at least its minimum. Where ends are expected, a job that has waited longer than
-that comes to the head of the line in order of service, and nobody delays the head beyond the time at which it
-is expected to start.
+it, once there are as many nodes as it asks for. So it starts at the latest when those before it have started
+and what ran at the end of its patience has ended, which goes on with at least its minimum. Where ends are
+expected, a job that has waited longer than that comes to the head of the line in order of service, and nobody
+delays the head beyond the time at which it is expected to start.
 """
 
 from __future__ import annotations

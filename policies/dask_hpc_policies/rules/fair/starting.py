@@ -10,7 +10,8 @@ the user's share (`users`).
 The first job that does not fit is the head. When the expected ends of what runs tell when it can start, that
 time is its reservation, as in EASY backfilling (Lifka 1995): jobs behind it start only where they do not
 delay it. When nothing tells, which is so where people declare nothing, jobs behind it start, but none behind
-a job that has waited longer than the patience.
+a job that has waited longer than the patience, unless that asks for more nodes than there are: until they
+come nothing that ends helps it.
 """
 
 from __future__ import annotations
@@ -67,6 +68,8 @@ class _Line:
         self._blocked = False
         #: Nodes that are idle or can be freed.
         self._supply = plan.idle_nodes + sum([part.job.nodes - part.low for part in held])
+        #: Nodes that are idle or held; more are there while some change hands.
+        self._known = plan.idle_nodes + sum([part.job.nodes for part in held])
         self.starting: list[JobView] = []
 
     def futile(self) -> bool:
@@ -84,13 +87,18 @@ class _Line:
             if promise is not None and plan.view.now_s + expected_s(job) > promise.start_s:
                 self._promise = Shadow(promise.start_s, promise.extra_nodes - need)
             return True
-        self._blocked = self._blocked or overdue(job, plan.view.now_s, self._params)
+        self._blocked = self._blocked or self._blocks(job, need)
         if promise is None:
             plan.head = job
             self._promise = _promise(plan, need, self._supply, self.starting, self._held)
         elif not plan.view.brief:
             plan.reasons[job.id] = _held(plan, need, self._supply)
         return False
+
+    def _blocks(self, job: JobView, need: int) -> bool:
+        """Whether no job starts behind one that does not fit, unless it is known when that can start."""
+        view = self._plan.view
+        return overdue(job, view.now_s, self._params) and (need <= self._known or need <= view.pool_nodes)
 
     def _beside(self, job: JobView, need: int, promise: Shadow) -> bool:
         """Whether a job that fits may start although the head waits."""
