@@ -76,23 +76,27 @@ class Ownership:
         return job if job in self.state.jobs.active else None
 
     def _job_on(self, worker: str | None, submitter: Any) -> str | None:
-        """The job of a coroutine, or of an actor's method, that submits through its worker's client.
+        """The job of a coroutine, an actor's method or a thread that submits through its worker's client.
 
-        A method that runs in a thread gives the name of its actor and its own, ``Name.method``. For others
-        it is the job that has the node, or that of the only actors there.
+        A method that runs in a thread gives the name of its actor and its own, ``Name.method``. Others give
+        none: it is the job of what is on the worker, which may not be who has the node. Where several have
+        something there, it is the one that has the node, that of the only actors, or plain work.
         """
         node = self.state.nodes.at.get(worker) if worker is not None else None
         if worker is None or node is None:
             return None
-        actors = reads.actors_on(self.state.scheduler, worker)
-        jobs = {key: self.state.owner[key].job.id for key in actors if key in self.state.owner}
+        owner, scheduler = self.state.owner, self.state.scheduler
+        actors = {key: owner[key].job.id for key in reads.actors_on(scheduler, worker) if key in owner}
         name = submitter.rpartition(".")[0] if isinstance(submitter, str) else None
-        named = {job for key, job in jobs.items() if key_split(key) == name}
-        if len(named) == 1:
-            return named.pop()
-        if node.job is not None:
-            return node.job
-        return next(iter(jobs.values())) if len(set(jobs.values())) == 1 else None
+        there = {job for key, job in actors.items() if key_split(key) == name}
+        if not there:
+            tasks = [owner[key].job.id for key in reads.keys_on(scheduler, worker) if key in owner]
+            there = {*actors.values(), *tasks}
+        if len(there) < 2:  # without any it is a thread that its task has left behind
+            return there.pop() if there else node.job
+        only = actors.values() if len(set(actors.values())) == 1 else ()
+        likely = (node.job, *only, *[job.id for job in self.state.plain])
+        return next((job for job in likely if job in there), None)
 
     # ------------------------------------------------------------ new tasks
 
