@@ -336,7 +336,7 @@ class Engine:
         if not self.awake:
             return
         intake = self.state.intake
-        jobs = self.ownership.claim(event.keys, event.declared, event.client, event.nodes)
+        jobs = self.ownership.claim(event)
         self.parts.claimed(event.wanted)
         if self.state.intake is not intake:
             self.controller.request("submit")

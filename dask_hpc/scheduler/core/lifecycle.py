@@ -78,13 +78,18 @@ class Lifecycle:
             job.failure = f"the scheduler could not take the graph of {next(iter(keys))!r} (its log says why)"
 
     def tick(self, now_s: float) -> None:
-        """Cancel jobs whose client has been gone for too long; sample how well the others scale."""
+        """Cancel jobs whose client has been gone for too long; sample how well the others scale.
+
+        End those whose last tasks others have made their own.
+        """
         limit_s = self.state.settings.client_timeout_s
         for job in self.state.jobs.named:
             gone_s = job.client_gone_s
             if gone_s is not None and not job.closed and now_s - gone_s >= limit_s:
                 text = f"its client has been gone for {now_s - gone_s:.0f} s (hpc.client-timeout)"
                 self.cancel(job, ReasonCode.CLIENT_GONE, text)
+            elif job.closed and job.done:
+                self.maybe_done(job)
         for job in self.state.jobs.active.values():
             job.meter.sample(now_s, self.state.settings.performance_interval_s)
 
@@ -132,7 +137,8 @@ class Lifecycle:
             text = "all its tasks are done"
             if released := job.released_tasks:
                 of = counted(job.expected.came_tasks, "task")
-                text = f"{released} of its {of} were released before they ran: its run time teaches nothing"
+                text = f"{released} of its {of} were released before they ran, or made by others: "
+                text += "its run time teaches nothing"
             self.end(job, "complete", ReasonCode.DONE, text)
 
     def _plain_done(self, job: JobRecord) -> None:

@@ -1,12 +1,19 @@
-"""Plain tasks that a named job computes: what it needs itself, and results that plain work has lost.
+"""Tasks that are computed by others than those they belong to, which have no node.
+
+Plain tasks that a named job computes: what it needs itself, and results that plain work has lost.
 
 Plain work may have no node. What a named job needs of it would keep the job waiting for ever, and a result
 that somebody waits for was there already, or was being made: neither waits for a node. Such tasks are the
 job's guests: placed before its own, not waited for when it ends, and none of its failures.
+
+So are tasks that a job was first to submit which waits for nodes, and that somebody submits, too, who has
+some: two who compute the same do not wait for each other. What depends on such a task of which its client has
+the future waits for the job that it was meant to run in.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +29,7 @@ if TYPE_CHECKING:
 _LOOKED_AT = 500
 #: States of a task that is asked for and on no worker.
 _NOT_SENT = ("waiting", "queued", "no-worker")
+_HELD = ("queued", "no-worker")
 
 
 class Guests:
@@ -31,29 +39,37 @@ class Guests:
         self.state = state
         #: Keys of tasks that were on workers before and are to be executed again (some may be done).
         self._lost: dict[Any, None] = {}
+        #: Who has submitted the same task, in order, by key; None: plain work (some may be done).
+        self._asked: dict[Any, tuple[JobRecord | None, ...]] = {}
         #: Whether plain work had no node when this looked last.
         self._unserved = False
 
     def invite(self, needed: list[TaskState], job: JobRecord) -> None:
-        """Let a job make what is needed of plain work that has no node, and what that depends on."""
+        """Let a job make what is needed of others that have no node, and what that depends on."""
         owner = self.state.owner
         queued, unplaced = [], []
         while needed:
             dts = needed.pop()
             lane = owner.get(dts.key)
-            if lane is None or lane.kind == "free" or dts.state not in _NOT_SENT:
+            if lane is None or lane.kind == "free" or lane.job is job:
                 continue
-            plain = lane.job
-            if not plain.is_default and (not lane.guest or len(plain.allotment)):
+            first, at_rest = lane.job, dts.state == "released"
+            if dts.state not in _NOT_SENT and (first.is_default or not at_rest):
+                continue
+            if lane.guest:
+                if len(first.allotment):
+                    continue
+            elif not first.is_default and (len(first.reach) or not len(job.reach)):
                 continue
             guest = owner[dts.key] = self._lane(job, lane.kind)
-            held = dts.state != "waiting"
-            plain.unfinished -= 1
-            job.unfinished += 1
-            plain.guests -= lane.guest
-            job.guests += guest.guest
-            plain.held -= held
-            job.held += held
+            held = dts.state in _HELD
+            if not at_rest:
+                first.unfinished -= 1
+                job.unfinished += 1
+                first.guests -= lane.guest
+                job.guests += guest.guest
+                first.held -= held
+                job.held += held
             writes.restrict(dts, guest)
             if dts.state == "queued":
                 queued.append(dts)
@@ -68,6 +84,46 @@ class Guests:
         writes.hold_queued(self.state.scheduler, queued, stimulus_id)
         if len(job.reach):  # no node of its own that comes would have them looked at
             writes.retry_unplaced(self.state.scheduler, unplaced, stimulus_id)
+
+    def ask(
+        self, asked: Mapping[Any, list[TaskState]], client: str, wanted: Collection[Any]
+    ) -> set[JobRecord]:
+        """Somebody submits what another was first to submit; the jobs that make some of it from now on.
+
+        Parameters
+        ----------
+        asked
+            The tasks, by the job of the graph that they are in; what is the id of none is plain work.
+        client, wanted
+            Who has sent the graph, and the keys that it wants of it. What is in a graph besides is there to
+            be computed, unless the client has its future.
+        """
+        found: set[JobRecord] = set()
+        for id, tasks in asked.items():
+            job = self.state.jobs.active.get(id) if isinstance(id, str) else None
+            has = reads.wanted_by(self.state.scheduler, [ts.key for ts in tasks]).get(client, ())
+            futures = set(has).difference(wanted)
+            ours = [ts for ts in tasks if ts.key not in futures]
+            for ts in ours:
+                askers = self._asked.get(ts.key, ())
+                both = _named(self.state.owner[ts.key].job), _named(job)
+                self._asked[ts.key] = tuple(dict.fromkeys((*askers, *both)))
+            found |= self._hand_on(ours)
+        return found
+
+    def _hand_on(self, tasks: Iterable[TaskState]) -> set[JobRecord]:
+        """Let the first that has submitted them, too, and has a node make tasks of a job that has none."""
+        takers: dict[JobRecord, list[TaskState]] = {}
+        for ts in tasks:
+            if not len(self.state.owner[ts.key].job.reach):
+                askers = self._asked[ts.key]
+                jobs = [job for one in askers for job in (self.state.plain if one is None else (one,))]
+                taker = next((job for job in jobs if job.active and len(job.reach)), None)
+                if taker is not None:
+                    takers.setdefault(taker, []).append(ts)
+        for job, its in takers.items():
+            self.invite(its, job)
+        return set(takers)
 
     def recomputed(self, ts: TaskState, lane: Lane) -> Lane:
         """The lane of a plain task that comes (back) into play.
@@ -91,9 +147,11 @@ class Guests:
     def place_lost(self) -> None:
         """Find a place for results that are to be computed again by a job that has no node now.
 
-        And for what named jobs wait for of plain work, once that has lost its last node.
+        And for what named jobs wait for of plain work, once that has lost its last node, and for what others
+        than such a job have submitted, too.
         """
         self._invite_needed()
+        self._place_asked()
         if not self._lost:
             return
         tasks, owner = self.state.scheduler.tasks, self.state.owner
@@ -107,6 +165,19 @@ class Guests:
                 if host is lane.job:
                     continue
                 self.invite([ts], host)
+
+    def _place_asked(self) -> None:
+        tasks, owner = self.state.scheduler.tasks, self.state.owner
+        jobs = self.state.jobs.active.values() if self._asked else ()
+        stuck = {job for job in jobs if job.unfinished and not len(job.reach)}
+        waiting = []
+        for key in list(self._asked if stuck else islice(self._asked, _LOOKED_AT)):
+            ts, lane = tasks.get(key), owner.get(key)
+            if ts is None or lane is None or ts.state not in reads.IN_PLAY:
+                del self._asked[key]
+            elif lane.job in stuck:
+                waiting.append(ts)
+        self._hand_on(waiting)
 
     def _invite_needed(self) -> None:
         """Let named jobs make what they wait for of plain work, when that has lost its last node.
@@ -145,3 +216,8 @@ class Guests:
         if job.is_default:
             return job.lanes[kind]
         return job.guest_lane("root" if kind == "queue" else kind)
+
+
+def _named(job: JobRecord | None) -> JobRecord | None:
+    """A job, if it is a named one."""
+    return None if job is None or job.is_default else job

@@ -8,7 +8,6 @@ is bound to; else it is plain work. What a task of the user's own restricted sta
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from dask_hpc.scheduler.internals import reads, writes
 from dask_hpc.scheduler.internals.allotment import AllotmentSet, LaneKind
 from dask_hpc.scheduler.internals.origins import WorkerClients
 from dask_hpc.scheduler.placing.guests import Guests
+from dask_hpc.scheduler.tables.events import GraphArrived
 from dask_hpc.scheduler.tables.jobs import JobRecord
 from dask_hpc.scheduler.tables.parts import Parts
 from dask_hpc.scheduler.tables.state import State
@@ -100,16 +100,13 @@ class Ownership:
 
     # ------------------------------------------------------------ new tasks
 
-    def claim(
-        self, keys: Iterable[Any], declared: Mapping[Any, Any], client: str, nodes: Mapping[Any, Any]
-    ) -> set[JobRecord]:
+    def claim(self, graph: GraphArrived) -> set[JobRecord]:
         """Put the new tasks of a graph into lanes; returns the jobs that got some.
-
-        `declared` and `nodes` give the annotated job and node of the keys that have one.
 
         Runs after the tasks were made and before any of them is placed, which is the only moment at
         which this is free of races.
         """
+        keys, declared, client, nodes = graph.keys, graph.declared, graph.client, graph.nodes
         state = self.state
         owner = state.owner
         tasks = state.scheduler.tasks
@@ -126,6 +123,8 @@ class Ownership:
         #: the other tasks of a group are like its first.
         bare: dict[Any, list[Any]] = {}
         alike: dict[Any, list[Any]] = {}
+        #: Tasks that another job was first to submit, by the job of this graph.
+        asked: dict[Any, list[TaskState]] = {}
         one_kind = not (declared or by_key or nodes or shuffles)
         for key in declared:
             writes.unannotate(tasks[key])
@@ -159,8 +158,12 @@ class Ownership:
             if by_key and name is whole:
                 name = whole(key)
             if known is not None:
-                name = whole
-                if name not in active or not known.job.is_default or ts.state not in _NOT_SENT:
+                name = whole(key) if by_key else whole
+                if ts.state not in _NOT_SENT:
+                    continue
+                if known.job.id != name and (name in active or not known.job.is_default):
+                    asked.setdefault(name, []).append(ts)
+                if name not in active or not known.job.is_default:
                     continue
             elif ts.state != "released":
                 continue
@@ -196,7 +199,7 @@ class Ownership:
         for job, its_groups in of_job.items():
             # results of an earlier job that are still held keep the group of tasks of their name
             writes.put_in_span(state.scheduler, its_groups, job.name, job.span_id, state.jobs.has_ended)
-        return set(jobs.values())
+        return {*jobs.values(), *self._guests.ask(asked, client, graph.wanted)}
 
     def _job(self, name: Any, client: str) -> JobRecord:
         job = self.state.jobs.active.get(name) if isinstance(name, str) else None

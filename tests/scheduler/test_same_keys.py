@@ -1,0 +1,167 @@
+"""Who submits what a waiting job has submitted, too, does not wait for that job; each gets the result."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+from distributed import Client
+from helpers import Gate, engine, live, owner_of, record, started, state_of, through, until, within
+from peer_to_peer import P2P
+from tasks import inc
+
+import dask_hpc
+
+
+async def queued(s, job):
+    """Wait until a job waits for nodes."""
+    await until(lambda: job.id in engine(s).state.jobs.active, "it is queued")
+    assert state_of(s, job) == "pending"
+
+
+@asynccontextmanager
+async def behind_another(c, s, nodes):
+    """A job of `nodes` of three nodes that waits for one that has two, and a client of others."""
+    rt = await dask_hpc.install(c, "fcfs")
+    async with Client(s.address, asynchronous=True, set_as_default=False) as other:
+        busy = await rt.job("busy", nodes=2).activate()
+        await started(s, busy, 2)
+        waits = await rt.job("waits", nodes=nodes, exclusive=True).activate()
+        await queued(s, waits)
+        yield busy, waits, other
+
+
+def chain(client, job=None):
+    """Three tasks that depend on each other, submitted as one graph; the last one."""
+    first = dask.delayed(inc)(1, dask_key_name="first")
+    second = dask.delayed(inc)(first, dask_key_name="second")
+    with dask.annotate(hpc_job=job):
+        return client.compute(dask.delayed(inc)(second, dask_key_name="third"))
+
+
+@pytest.mark.parametrize("queuing", [1.1, float("inf")])
+@live(3)
+async def test_a_person_without_a_job_gets_what_a_waiting_job_has_submitted(c, s, *workers, queuing):
+    s.WORKER_SATURATION = queuing
+    async with behind_another(c, s, 2) as (busy, waits, other):
+        mine = chain(c, waits.id)
+        await until(lambda: record(s, waits).held, "it is held")
+        # not what they ask for, but what that is made from
+        again = dask.delayed(inc)(dask.delayed(inc)(1, dask_key_name="first"), dask_key_name="second")
+        with dask.annotate(hpc_job=None):
+            assert await within(other.compute(dask.delayed(str)(again, dask_key_name="theirs")), 10) == "3"
+        assert not mine.done()
+        assert await within(chain(other), 10) == 4
+        assert await within(mine) == 4
+        assert record(s, waits).unfinished == record(s, waits).held == 0
+        await waits.close()
+        assert (await waits.wait(10))["state"] == "completed"
+        await busy.close()
+
+
+@pytest.mark.parametrize("runs_first", [True, False])
+@live(3)
+async def test_two_jobs_that_submit_the_same_do_not_wait_for_each_other(c, s, *workers, runs_first):
+    """Whether the other one has its nodes before it submits, or gets them later."""
+    async with behind_another(c, s, 3) as (busy, waits, other):
+        mine = chain(c, waits.id)
+        runs = await (await dask_hpc.install(other)).job("runs", nodes=2, priority=1).activate()
+        await queued(s, runs)
+        if runs_first:
+            await busy.close()
+            await started(s, runs, 2)
+        theirs = chain(other, runs.id)
+        await until(lambda: "third" in s.tasks and len(s.tasks["third"].who_wants) == 2, "both want it")
+        if not runs_first:
+            await busy.close()
+        assert await within(theirs, 10) == 4
+        assert await within(mine) == 4
+        assert state_of(s, waits) == "pending"
+        await runs.close()
+        await waits.close()
+
+
+@pytest.mark.parametrize("end", ["first cancelled", "second cancelled", "second closed"])
+@live(3)
+async def test_the_end_of_one_of_two_jobs_takes_nothing_from_the_other(c, s, *workers, end):
+    gate = Gate()
+    async with behind_another(c, s, 2) as (busy, waits, other):
+        # the other job has what is left, and is busy
+        runs = await (await dask_hpc.install(other)).job("runs", nodes=1, priority=1).activate()
+        await started(s, runs, 1)
+        with dask.annotate(hpc_job=runs.id):
+            blocks = other.submit(through, 0, gate, pure=False)
+        await until(lambda: gate.arrived, "it is busy")
+        mine, theirs = chain(c, waits.id), chain(other, runs.id)
+        await until(lambda: owner_of(s, "third") == runs.id, "it is to make it")
+        if end == "first cancelled":
+            await waits.cancel()
+        elif end == "second cancelled":
+            await runs.cancel()
+        else:
+            await runs.close()
+        gate.open()
+        if end != "second cancelled":
+            assert await within(other.gather([theirs, blocks]), 10) == [4, 0]
+        assert await within(mine, 10) == 4
+        for job in (busy, waits, runs):
+            await job.close()
+
+
+@pytest.mark.parametrize("plain", [True, False])
+@live(3)
+async def test_it_is_made_by_the_first_that_has_a_node_when_who_took_it_over_has_none(c, s, *workers, plain):
+    """The waiting job runs by then, on every node."""
+    async with behind_another(c, s, 3) as (busy, waits, other):
+        rt, gate = await dask_hpc.install(other, default_job_min_nodes=0), Gate()
+        takes = None if plain else await rt.job("takes", nodes=1, priority=1).activate()
+        with dask.annotate(hpc_job=takes and takes.id):
+            blocks = other.submit(through, 0, gate, pure=False)
+        await until(lambda: gate.arrived, "it is busy")
+        mine, theirs = chain(c, waits.id), chain(other, takes and takes.id)
+        await until(lambda: owner_of(s, "third") not in (None, waits.id), "another is to make it")
+        await busy.close()
+        if takes is not None:
+            await takes.cancel()
+        else:
+            await other.cancel([blocks])
+        gate.open()
+        await started(s, waits, 3)
+        assert await within(mine, 10) == 4
+        assert await within(theirs, 10) == 4
+        await waits.close()
+
+
+@live(3)
+async def test_a_task_that_needs_the_future_of_a_waiting_job_waits_for_that_job(c, s, *workers):
+    """Where a user has put it is where it runs."""
+    async with behind_another(c, s, 2) as (busy, waits, _):
+        mine = chain(c, waits.id)
+        with dask.annotate(hpc_job=None):
+            needs = c.submit(inc, mine, pure=False)
+            assert await within(c.submit(inc, 5, pure=False)) == 6
+        assert {owner_of(s, key) for key in ("first", "second", "third")} == {waits.id}
+        await busy.close()
+        assert await within(needs) == 5
+        assert owner_of(s, "third") == waits.id
+        await waits.close()
+
+
+@live(3)
+async def test_a_shuffle_that_a_waiting_job_has_submitted_runs_where_it_is_asked_for(c, s, *workers):
+    with dask.config.set(P2P):
+        total = da.ones((40, 40), chunks=(5, 40)).rechunk((40, 5)).map_blocks(np.cumsum, 0).sum()
+    async with behind_another(c, s, 2) as (busy, waits, other):
+        with dask.annotate(hpc_job=waits.id):
+            mine = c.compute(total)
+        await until(lambda: record(s, waits).held, "it is held")
+        with dask.annotate(hpc_job=None):
+            assert await within(other.compute(total), 10) == 40 * sum(range(1, 41))
+        # its last task is another one, and is made where it was meant to
+        assert not mine.done()
+        await busy.close()
+        assert await within(mine) == 40 * sum(range(1, 41))
+        await waits.close()
