@@ -207,6 +207,7 @@ class Lifecycle:
         """End a job now: what it has computed stays, what it has not finished is cancelled for its clients.
 
         What others want of it (clients, variables, datasets, `fire_and_forget`) is computed as plain work.
+        What executes goes on to, for threads cannot be interrupted: nodes with such threads are given last.
         """
         if job.is_default:
             raise ValueError(f"{job.id} is plain work, not a job: cancel its futures instead")
@@ -216,9 +217,11 @@ class Lifecycle:
             self.state.jobs.end(job)
         if not job.active:
             return
-        wanted = reads.wanted_by(self.scheduler, self.ownership.unfinished_keys(job))
+        unfinished = self.ownership.unfinished_keys(job)
+        wanted = reads.wanted_by(self.scheduler, unfinished)
         wanted = {client: keys for client, keys in wanted.items() if client in job.clients}
-        writes.cancel(self.scheduler, wanted, f"job {job.id}: {text}", f"hpc-cancel-{job.id}")
+        with self.state.lingering.cancelling(unfinished):
+            writes.cancel(self.scheduler, wanted, f"job {job.id}: {text}", f"hpc-cancel-{job.id}")
         self.end(job, "cancel", code, text)
 
     def end(self, job: JobRecord, event: str, code: ReasonCode, text: str) -> None:

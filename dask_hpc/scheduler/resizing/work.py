@@ -22,15 +22,16 @@ class StockWork:
         self._scheduler = state.scheduler
 
     def cost(self, node: Node) -> tuple[int, ...]:
-        """Shuffles, actors, tasks and bytes on the node."""
+        """Shuffles, actors, tasks (cancelled ones that still execute, too) and bytes on the node."""
         scheduler = self._scheduler
-        if all(reads.is_bare(scheduler, address) for address in node.workers):
-            return _NOTHING
         workers = [scheduler.workers[address] for address in node.workers]
+        lingering = sum(map(self._state.lingering.threads, workers))
+        if not lingering and all(reads.is_bare(scheduler, address) for address in node.workers):
+            return _NOTHING
         return (
             sum(len(reads.shuffles_on(scheduler, ws.address)) for ws in workers),
             sum(reads.host_actors(ws) for ws in workers),
-            sum(len(ws.processing) for ws in workers),
+            sum(len(ws.processing) for ws in workers) + lingering,
             sum(ws.nbytes for ws in workers),
         )
 

@@ -13,6 +13,7 @@ from dask_hpc.clock import Clock
 from dask_hpc.config import Settings
 from dask_hpc.scheduler.internals import reads, remote
 from dask_hpc.scheduler.internals.allotment import AllotmentSet, Lane
+from dask_hpc.scheduler.internals.lingering import Lingering
 from dask_hpc.scheduler.tables.at_work import at_work
 from dask_hpc.scheduler.tables.job_table import JobTable
 from dask_hpc.scheduler.tables.jobs import JobRecord
@@ -61,8 +62,7 @@ class State:
         self.records: deque[Record] = deque(maxlen=settings.trace_keep)
         self.recorded = 0  #: how many there have been
         self.roles: dict[str, str] = {}  #: that nodes were given, by their ids, whatever their workers say
-        #: Keys of tasks that wait for data somebody brings, or have got it.
-        self.awaited: set[Any] = set()
+        self.awaited: set[Any] = set()  #: keys of tasks that wait for data somebody brings, or have got it
         #: Keys of lost results that are not there again yet, and those that come back from a checkpoint.
         self.missing: set[Any] = set()
         self.read_back: set[Any] = set()
@@ -75,9 +75,9 @@ class State:
         self.pins: dict[JobRecord, dict[str, Lane]] = {}
         #: Workers of nodes that jobs hold together, whoever of them has the node; see `join_common`.
         self.common = AllotmentSet()
+        self.lingering = Lingering(scheduler)  #: threads that execute what was cancelled
         self.serving: dict[str, JobRecord] = {}  #: who has the node of a worker: always this very object
-        #: Called with addresses whose holder has changed.
-        self.moved: Callable[[Collection[str]], None] = _nobody
+        self.moved: Callable[[Collection[str]], None] = _nobody  #: told of addresses whose holder has changed
 
     def now_s(self) -> float:
         """Seconds on the runtime's clock."""
