@@ -34,6 +34,18 @@ PRINTS = {
 _FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 
 
+def run(code: str, folder: Path) -> str:
+    """What an example prints that is run in a folder."""
+    script = folder / "example.py"
+    script.write_text(code, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=100, cwd=folder,
+        env={**os.environ, **FORKED}, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def links(text: str) -> list[str]:
     """Where the links and pictures of a text lead."""
     return re.findall(r"\]\(([^)\s]+)\)", _FENCED.sub("", text))
@@ -54,15 +66,15 @@ def test_the_readme_is_read_to_its_end():
     ("name", "number", "code"), EXAMPLES, ids=[f"{name}-{number}" for name, number, _ in EXAMPLES]
 )
 def test_an_example_runs_as_printed(name, number, code, tmp_path):
-    script = tmp_path / "example.py"
-    script.write_text(code, encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, timeout=100, cwd=tmp_path,
-        env={**os.environ, **FORKED}, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    said = run(code, tmp_path)
     told = PRINTS.get(name, ())[number : number + 1]
-    assert all(text in done.stdout for text in told), done.stdout
+    assert all(text in said for text in told), said
+
+
+def test_a_program_that_has_written_its_last_version_has_nothing_to_do_when_it_is_run_again(tmp_path):
+    code = next(code for name, _, code in EXAMPLES if name == "dask_hpc/checkpoint/README.md")
+    assert "has step 30" in run(code, tmp_path)
+    assert run(code, tmp_path) == ""
 
 
 def test_ten_lines_and_simulations_in_25_lines_are_that_long():
