@@ -25,6 +25,7 @@ from dask_hpc.channel import Channel
 from dask_hpc.client import timelines
 from dask_hpc.client.arguments import text_of
 from dask_hpc.client.commit import warn_of_memory
+from dask_hpc.clock import stopwatch_s
 from dask_hpc.errors import DaskHPCError, JobCancelled, JobFailed
 from dask_hpc.program.producer import IN_PROGRAM, Producer, check_timeout
 from dask_hpc.show import job_html, line, never_raises
@@ -117,7 +118,11 @@ class Job:
         self._unannotate()
         if kind is not None:
             self.channel.end(self._cancel_after, kind, error)
-        self._close()
+        try:
+            if kind is None and self._spec.get("protect"):
+                self.channel.end(self._hold_results)
+        finally:
+            self._close()
 
     async def __aenter__(self) -> Self:
         await self._enter()
@@ -130,7 +135,11 @@ class Job:
         self._unannotate()
         if kind is not None:
             await self._cancel_after(kind, error)
-        self._close()
+        try:
+            if kind is None and self._spec.get("protect"):
+                await self._hold_results()
+        finally:
+            self._close()
 
     async def _enter(self) -> None:
         if self._opened and not self._closed and self._annotation is None:
@@ -197,6 +206,11 @@ class Job:
 
     async def _cancel_after(self, kind: type[BaseException], error: BaseException | None) -> None:
         await self._cancel(f"an exception left its context: {kind.__name__}: {error}")
+
+    async def _hold_results(self) -> None:
+        """Have results stay until they are written: who leaves the context may close the client next."""
+        with suppress(OSError, DaskHPCError):
+            await self.channel.ask("hold_results", job=self.id)
 
     async def _cancel(self, reason: str, id: str | None = None) -> None:
         id = id or self.require_id()
@@ -370,6 +384,8 @@ class Job:
     def wait(self, timeout: float | None = None) -> Any:
         """Wait until the job has ended; returns its row.
 
+        Of a job that says ``protect`` the last version is whole then, or has failed: the log says so.
+
         Parameters
         ----------
         timeout
@@ -381,7 +397,7 @@ class Job:
         JobFailed, JobCancelled
             When that is how it ended.
         TimeoutError
-            When it has not ended in time.
+            When it has not ended, or its last version has not, in time.
         """
         check_timeout(timeout)
         inside = self._entered_by == threading.get_ident() and not self.channel.client.asynchronous
@@ -393,6 +409,18 @@ class Job:
         return self.channel.run(self._wait, timeout)
 
     async def _wait(self, timeout: float | None) -> Any:
+        began_s = stopwatch_s()
+        row = await self._wait_for_end(timeout)
+        # of one that was found nobody knows here whether it says protect
+        while self._spec.get("protect") or not self._opened:
+            left_s = _POLL_S if timeout is None else timeout - (stopwatch_s() - began_s)
+            if await self.channel.ask("job_saved", job=self.id, timeout_s=min(_POLL_S, max(0.0, left_s))):
+                break
+            if left_s <= 0.0:
+                raise TimeoutError(f"job {self.id} has ended, and its last results are still being written")
+        return row
+
+    async def _wait_for_end(self, timeout: float | None) -> Any:
         job = self.require_id()
         waited_s = 0.0
         while True:

@@ -44,8 +44,8 @@ async def test_a_full_store_is_asked_again_for_a_job_that_ends(c, s, *workers, t
         monkeypatch.setattr(Store, "begin", full)
         async with rt.job("prep", nodes=2, protect=True) as job:
             future = c.submit(np.arange, 3)
-        await job.wait()
         gate.open()
+        await job.wait()
         text = f"Job {job.id} has ended, and its last results are not saved: "
         # in the log of the scheduler, and in that of the client
         await until(lambda: caplog.text.count(text) == 2, "somebody is told")

@@ -13,8 +13,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from statistics import fmean
+from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from dask_hpc.checkpoint.checksums import crc32c
@@ -28,17 +28,16 @@ from dask_hpc.errors import CheckpointError
 from dask_hpc.scheduler.checkpoint.commit import Commit
 from dask_hpc.scheduler.checkpoint.commits import Commits
 from dask_hpc.scheduler.checkpoint.protected_job import ProtectedJob
-from dask_hpc.scheduler.checkpoint.results import Results, found_in
+from dask_hpc.scheduler.checkpoint.results import Next, Results, found_in
 from dask_hpc.scheduler.checkpoint.rows import versions_row
 from dask_hpc.scheduler.core.engine import Engine
 from dask_hpc.scheduler.core.notices import notify
 from dask_hpc.scheduler.internals import reads, writes
 from dask_hpc.scheduler.tables.events import VersionEnded
-from dask_hpc.scheduler.tables.jobs import JobRecord
 from dask_hpc.scheduler.tables.parts import Departure, Enactor, Method
 from dask_hpc_policies.codec import decode, encode
 from dask_hpc_policies.decision import Checkpoint, Outcome, Reason, ReasonCode
-from dask_hpc_policies.resilience.commit_times import History, Rule, due, in_time
+from dask_hpc_policies.resilience.commit_times import Rule, due, in_time
 from dask_hpc_policies.rules.commits import SECTION, SURVIVES, suffices
 
 logger = logging.getLogger(__name__)
@@ -61,13 +60,9 @@ class ProtectedJobs:
 
     def methods(self) -> Mapping[str, Method]:
         """What clients may call."""
-        return {
-            "protect_job": self.protect_job,
-            "protect_program": self.protect_program,
-            "commit_program": self.commit_program,
-            "program_states": self.program_states,
-            "give_up_commit": self.give_up_commit,
-        }
+        ours: list[Method] = [self.protect_job, self.hold_results, self.job_saved, self.protect_program]
+        ours += [self.commit_program, self.program_states, self.give_up_commit]
+        return {method.__name__: method for method in ours}
 
     async def protect_job(
         self, job: str, resume: bool | None = None, services: str | None = None
@@ -126,6 +121,7 @@ class ProtectedJobs:
             raise
         if resume is False:
             left.let_go(name)
+        self._keep(self._at_end(record.id, made))
         return list(levels_of(folder))
 
     async def protect_program(self, job: str, topic: str) -> dict[str, str | None] | None:
@@ -180,6 +176,19 @@ class ProtectedJobs:
         one = self._of.get(job)
         return [] if one is None else await self._commits.left.states_of(one.name)
 
+    async def hold_results(self, job: str) -> None:
+        """A job is about to be closed: if it is done, its results stay until written, whoever lets go."""
+        one = self._of.get(job)
+        if one is not None and one.topic is None and one.record.done:
+            one.hold(self._state.scheduler, self._next(one))
+
+    async def job_saved(self, job: str, timeout_s: float) -> bool:
+        """Wait so long for the last version of a job that has ended; whether it is whole, or has failed."""
+        if (one := self._of.get(job)) is not None:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._through(job, one, 0.0), timeout_s)
+        return one is None or self._of.get(job) is not one or one.failed > 0
+
     def claimed(self, keys: Collection[Any]) -> None:
         """Clients want these of their jobs; what an earlier run has left of them is read, not computed."""
         if not self._of:
@@ -191,8 +200,7 @@ class ProtectedJobs:
 
     def section(self) -> Mapping[str, Any]:
         """What is known of the versions of each job, for policies that ask for them."""
-        active = self._state.jobs.active
-        found = {id: encode(self._history(active[id], one)) for id, one in self._of.items() if self._runs(id)}
+        found = {id: encode(one.history(self._state)) for id, one in self._of.items() if self._runs(id)}
         return {SECTION: found} if found else {}
 
     def enactors(self) -> Mapping[type[Any], Enactor]:
@@ -208,15 +216,14 @@ class ProtectedJobs:
         for id, one in list(self._of.items()):
             if self._has_ended(id):
                 self._end(id, one)
-        settings, active = self._state.settings, self._state.jobs.active
+        settings = self._state.settings
         if settings.checkpoint_every_s is None:
             return
         rule = Rule(settings.checkpoint_every_s, settings.checkpoint_node_mtbf_s)
         for id, one in self._of.items():
-            if self._runs(id):
-                record = active[id]
-                if why := due(now_s, self._history(record, one), rule, self._state.nodes_up(record)):
-                    self._ask(id, one, why)
+            nodes = self._state.nodes_up(one.record)
+            if self._runs(id) and (why := due(now_s, one.history(self._state), rule, nodes)):
+                self._ask(id, one, why)
 
     async def leave(self, departure: Departure) -> bool:
         """Begin a version of jobs whose results nobody has room for, if there is time for it.
@@ -242,7 +249,7 @@ class ProtectedJobs:
         """Protected jobs, and what a loss now would cost each."""
         rows = []
         for id, one in self._of.items():
-            results, history = one.results if one.topic is None else None, self._history(one.record, one)
+            results, history = one.results if one.topic is None else None, one.history(self._state)
             saved = () if results is None else results.saved(self._commits.protected.in_versions)
             told = versions_row(self._state, one.record, history, one.whole_s, results, saved)
             rows.append({"job": id, "name": one.name, **told})
@@ -253,6 +260,7 @@ class ProtectedJobs:
         for task in self._tasks:
             task.cancel()
         for id, one in self._of.items():
+            one.let_go(self._state.scheduler)
             if one.failed and not one.ended:
                 logger.error("The last results of job %s are not saved, and not tried again", id)
         self._of.clear()
@@ -277,23 +285,28 @@ class ProtectedJobs:
 
     def _end(self, id: str, one: ProtectedJob) -> None:
         """A job has ended: a last version of its results, then it is forgotten."""
-        if one.writing:
+        if one.writing or (not one.ended and self._state.now_s() < one.again_s):
             return
         if one.topic is None and not one.ended:
-            if self._state.now_s() < one.again_s:
-                return
             one.ended = True
             self._write(id, one)
             if one.writing:
                 return
         del self._of[id]
+        one.let_go(self._state.scheduler)
         self._commits.left.let_go(one.name)
         self._engine.rest()
 
-    async def _through(self, id: str, one: ProtectedJob) -> None:
+    async def _at_end(self, id: str, one: ProtectedJob) -> None:
+        """Begin its last version as a job ends: who has waited for that lets go of its results soon."""
+        await one.record.ended.wait()
+        if one.topic is None and self._of.get(id) is one:
+            self._end(id, one)
+
+    async def _through(self, id: str, one: ProtectedJob, soon_s: float = _SOON_S) -> None:
         """Wait a little for a job to end, and as long as it takes for its last version unless that fails."""
-        deadline_s = self._state.now_s() + _SOON_S
-        while id in self._of and (
+        deadline_s = self._state.now_s() + soon_s
+        while self._of.get(id) is one and (
             (self._has_ended(id) and not one.failed) or self._state.now_s() < deadline_s
         ):
             if self._has_ended(id):
@@ -323,20 +336,24 @@ class ProtectedJobs:
         """Begin a version of a job's results, if there is anything new."""
         if one.writing:
             return
-        found = one.results.next(self._state.scheduler, self._commits.protected.in_versions)
-        if found is None:
+        found = self._next(one)
+        if found is None or one.results.theirs:
             one.tried_s = self._state.now_s()
-            return
-        if one.results.theirs:
-            one.tried_s = self._state.now_s()
-            self._refuse(one)
+            if found is not None:
+                self._refuse(one)
             return
         plan, keys, known = found
         self._follow(one, self._commits.begin(plan, keys, one.store, id, known, services=one.services))
 
+    def _next(self, one: ProtectedJob) -> Next | None:
+        return one.results.next(self._state.scheduler, self._commits.protected.in_versions)
+
     def _follow(self, one: ProtectedJob, commit: Commit) -> None:
         one.asked_s, one.newest = None, commit
-        task = asyncio.ensure_future(self._followed(one, commit))
+        self._keep(self._followed(one, commit))
+
+    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -351,6 +368,8 @@ class ProtectedJobs:
             one.newest, one.tried_s, one.ended = None, None, False
         elif one.topic is None and one.ended and self._of.get(one.record.id) is one:
             self._unsaved(one, commit.reason)
+        if one.ended and self._of.get(one.record.id) is one:
+            self._end(one.record.id, one)
         self._engine.handle(VersionEnded(one.record.id))
 
     def _refuse(self, one: ProtectedJob) -> None:
@@ -367,7 +386,7 @@ class ProtectedJobs:
 
     def _unsaved(self, one: ProtectedJob, reason: str) -> None:
         """Results of a job that has ended are in no version: say so, and try again for a while."""
-        if one.results.next(self._state.scheduler, self._commits.protected.in_versions) is None:
+        if self._next(one) is None:
             return  # nobody has them any more
         again = one.try_again(self._state.now_s())
         if one.failed > 1 and again:
@@ -376,24 +395,3 @@ class ProtectedJobs:
         text = f"Job {one.record.id} has ended, and its last results are not saved: {reason}; {goes_on}"
         logger.error("%s", text)
         notify(self._state, one.record.client, text)
-
-    def _history(self, record: JobRecord, one: ProtectedJob) -> History:
-        settings = self._state.settings
-        times = [one.tried_s, one.newest.ended_s if one.newest is not None else None]
-        if one.topic is None:
-            times.append(record.start_s)
-        # a node is given up, and takes no more tasks, as long before its end as its workers are told to
-        ends = [
-            node.end_s - settings.walltime_notice_s
-            for node in self._state.nodes_of(record)
-            if node.end_s is not None
-        ]
-        return History(
-            since_s=max((s for s in times if s is not None), default=None),
-            cost_s=one.cost_s,
-            # results are written beside the tasks of their job: nothing tells what that costs it
-            held_up_s=fmean(one.held_ups_s) if one.held_ups_s else None,
-            under_way=one.is_asked(self._state) or one.writing,
-            end_s=min(ends, default=None),
-            ahead_s=one.step_s + settings.tick_s,
-        )

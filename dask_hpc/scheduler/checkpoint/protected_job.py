@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
 
 from dask_hpc.scheduler.checkpoint.commit import Commit
-from dask_hpc.scheduler.checkpoint.results import Results
+from dask_hpc.scheduler.checkpoint.results import Next, Results
+from dask_hpc.scheduler.internals import writes
 from dask_hpc.scheduler.tables.jobs import JobRecord
 from dask_hpc.scheduler.tables.state import State
+from dask_hpc_policies.resilience.commit_times import History
+
+if TYPE_CHECKING:
+    from distributed.scheduler import Scheduler
 
 #: Versions in whose mean a program was held up.
 _HELD_UPS = 20
@@ -49,6 +56,8 @@ class ProtectedJob:
     again_s: float = 0.0
     #: Whether its user knows that its results are not written.
     told: bool = False
+    #: Results that stay until they are written, whoever lets go of them.
+    held: set[Any] = field(default_factory=set)
 
     @property
     def writing(self) -> bool:
@@ -66,3 +75,42 @@ class ProtectedJob:
         self.ended = self.failed > TRIED_AGAIN
         self.again_s = now_s + AGAIN_S * 2 ** (self.failed - 1)
         return not self.ended
+
+    def hold(self, scheduler: Scheduler, found: Next | None) -> None:
+        """Have what is new of the next version, if there is to be one, stay until `let_go`."""
+        if found is not None:
+            _, keys, known = found
+            self.held.update(key for key in keys if key not in known)
+            writes.want(scheduler, self.held, self._holder)
+
+    def let_go(self, scheduler: Scheduler) -> None:
+        """Its last version is whole, or there is to be none: its results stay for others alone."""
+        held, self.held = self.held, set()
+        if held:
+            writes.want_no_more(scheduler, held, self._holder, "hpc-checkpoint")
+
+    @property
+    def _holder(self) -> str:
+        return f"hpc-protect-{self.record.id}"
+
+    def history(self, state: State) -> History:
+        """What is known of its versions, for who decides when the next one is to be."""
+        settings = state.settings
+        times = [self.tried_s, self.newest.ended_s if self.newest is not None else None]
+        if self.topic is None:
+            times.append(self.record.start_s)
+        # a node is given up, and takes no more tasks, as long before its end as its workers are told to
+        ends = [
+            node.end_s - settings.walltime_notice_s
+            for node in state.nodes_of(self.record)
+            if node.end_s is not None
+        ]
+        return History(
+            since_s=max((s for s in times if s is not None), default=None),
+            cost_s=self.cost_s,
+            # results are written beside the tasks of their job: nothing tells what that costs it
+            held_up_s=fmean(self.held_ups_s) if self.held_ups_s else None,
+            under_way=self.is_asked(state) or self.writing,
+            end_s=min(ends, default=None),
+            ahead_s=self.step_s + settings.tick_s,
+        )

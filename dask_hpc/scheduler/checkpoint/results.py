@@ -33,6 +33,8 @@ logger = logging.getLogger(__name__)
 #: A copy of a result in the store, and in either, and the name of its type.
 Kept = tuple[Copy, str]
 AnyKept = tuple[Copy | MemoryCopy, str]
+#: Plan and keys of a version, and what the one before has of them.
+Next = tuple[Plan, list[Any], dict[Any, Kept]]
 
 
 @dataclass(slots=True, eq=False)
@@ -87,9 +89,7 @@ class Results:
         self.wanted.update(dict.fromkeys(keys))
         return {key: self.found.pop(key) for key in keys if key in self.found}
 
-    def next(
-        self, scheduler: Scheduler, protected: InVersions
-    ) -> tuple[Plan, list[Any], dict[Any, Kept]] | None:
+    def next(self, scheduler: Scheduler, protected: InVersions) -> Next | None:
         """Plan and keys of the next version, and what the last one has of it; None: there is nothing new.
 
         Parameters
