@@ -272,7 +272,8 @@ def test_shared_workers_get_what_stock_would_queue_there_with_what_is_about_to_b
         is_default=False, allotment=(), first=lambda: held[0] if held else None, take=held.popleft
     )
     a, b = workers = [
-        SimpleNamespace(address=address, nthreads=1, processing={}, long_running=set()) for address in "ab"
+        SimpleNamespace(address=address, nthreads=1, processing={}, long_running=(), used_resources={})
+        for address in "ab"
     ]
     # one task is on its way to `a`, which has one thread
     batch = [(SimpleNamespace(key="sent"), a, None)]
@@ -302,10 +303,14 @@ def test_shared_workers_get_what_stock_would_queue_there_with_what_is_about_to_b
 @pytest.mark.parametrize("saturation", [0.5, 1.0, 1.1, 1.5, math.inf])
 def test_the_room_of_a_worker_is_what_stock_would_send_it_and_its_idle_threads(saturation):
     for threads, tasks, seceded in itertools.product((1, 3, 8, 40), range(12), range(2)):
+        away = min(seceded, tasks)
         ws = SimpleNamespace(
-            nthreads=threads, processing=range(tasks), long_running=range(min(seceded, tasks))
+            nthreads=threads, processing=range(tasks), long_running=range(away), used_resources={}
         )
         scheduler = SimpleNamespace(running=[ws], WORKER_SATURATION=saturation)
+        slots = reads.stock_slots(scheduler, ws)
+        # what stock would not send does not count as idle: less than one task to a thread
+        assert reads.room(scheduler, ws) == (slots, min(threads - tasks + away, slots))
         found = (reads.free_slots(scheduler, ws), reads.idle_threads(scheduler, ws))
         assert reads.room(scheduler, ws) == found
         scheduler.running.clear()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import islice
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -12,11 +13,41 @@ if TYPE_CHECKING:
 
 #: Where more tasks wait, none is sent ahead of them: they would have to be counted for each.
 _MANY = 1000
+#: Tasks of a worker whose needs stand for those of all.
+_LOOKED_AT = 100
 
 
 def crowd(ws: WorkerState) -> int:
     """Tasks on the worker beyond those its threads can execute; those that have seceded do not count."""
     return len(ws.processing) - len(ws.long_running) - ws.nthreads
+
+
+def starved(ws: WorkerState) -> int:
+    """Tasks on the worker that wait for an abstract resource which others there have: they take no thread.
+
+    Stock sends a worker all that need what it offers, however few of them can execute at once. Their number
+    is reckoned from what is needed beyond what there is, and from how much the first of them need: it is
+    exact where all need the same. Runs for many tasks.
+    """
+    offered = ws.resources
+    lacking = {
+        name: used - offered[name]
+        for name, used in ws.used_resources.items()
+        if name in offered and used > offered[name]
+    }
+    if not lacking:
+        return 0
+    needs = [ts.resource_restrictions for ts in islice(ws.processing, _LOOKED_AT) if ts.resource_restrictions]
+    count, counted = 0, set[str]()
+    for name, excess in lacking.items():
+        of_it = [each for each in needs if name in each]
+        together = sum(each[name] for each in of_it)
+        if together > 0:
+            # who lacks several is one task
+            new = sum(counted.isdisjoint(each) for each in of_it)
+            count += math.ceil(excess * new / together - 1e-9)
+        counted.add(name)
+    return count
 
 
 def later(scheduler: Scheduler, ws: WorkerState, priority: tuple[float, ...]) -> list[TaskState]:

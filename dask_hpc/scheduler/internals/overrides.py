@@ -14,7 +14,7 @@ from weakref import WeakSet
 from dask_hpc.scheduler.internals import writes
 from dask_hpc.scheduler.internals.allotment import HOLD, AllotmentSet
 from dask_hpc.scheduler.internals.crowds import crowd, with_all_data
-from dask_hpc.scheduler.internals.reads import BARRIER, free_slots, load, priority_with
+from dask_hpc.scheduler.internals.reads import BARRIER, load, priority_with, stock_slots
 from dask_hpc.scheduler.internals.stock_plugins import StockPlugins
 from dask_hpc.wire import HELPER_RESOURCE
 
@@ -99,7 +99,7 @@ class Overrides:
             worker = workers.get(address)
             if worker is None:
                 continue
-            if address in among and free_slots(self._scheduler, worker) > 0:
+            if address in among and stock_slots(self._scheduler, worker) > 0:
                 idle.add(worker)
             else:
                 idle.discard(worker)

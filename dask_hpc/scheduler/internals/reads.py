@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from distributed.scheduler import _task_slots_available
 
+from dask_hpc.scheduler.internals.crowds import starved
+
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, TaskState, WorkerState
 
@@ -28,36 +30,45 @@ def queuing(scheduler: Scheduler) -> bool:
     return not math.isinf(scheduler.WORKER_SATURATION)
 
 
-def free_slots(scheduler: Scheduler, ws: WorkerState) -> int:
-    """Further tasks that stock queuing would send to the worker, whose they are; 0 unless it is running."""
+def stock_slots(scheduler: Scheduler, ws: WorkerState) -> int:
+    """Further tasks that stock sends to the worker from its queue; 0 unless it is running."""
     if ws not in scheduler.running:
         return 0
     saturation = scheduler.WORKER_SATURATION
     return _UNLIMITED_SLOTS if math.isinf(saturation) else _task_slots_available(ws, saturation)
 
 
+def free_slots(scheduler: Scheduler, ws: WorkerState) -> int:
+    """Further tasks that may be sent to the worker; the first of `room`."""
+    return room(scheduler, ws)[0]
+
+
 def idle_threads(scheduler: Scheduler, ws: WorkerState) -> int:
-    """Threads of the worker for which it has no task at all; 0 unless it is running."""
-    if ws not in scheduler.running:
-        return 0
-    return ws.nthreads - len(ws.processing) + len(ws.long_running)
+    """Threads of the worker that a task sent now would find idle; the second of `room`."""
+    return room(scheduler, ws)[1]
 
 
 def room(scheduler: Scheduler, ws: WorkerState) -> tuple[int, int]:
-    """`free_slots` of the worker, and its threads less its tasks: below 0 where some wait for a thread.
+    """How many more tasks stock queuing would have on the worker, and how many threads have none at all.
 
-    Both are 0 unless it is running. In one, since this runs for most tasks of jobs that share nodes.
+    The second is below 0 where tasks wait for a thread, and leaves out threads that stock would leave idle (a
+    ``worker-saturation`` below 1). Tasks that wait there for a resource take none. Both are 0 unless it is
+    running. In one, since this runs for most tasks of jobs that share nodes.
     """
     if ws not in scheduler.running:
         return 0, 0
     idle = ws.nthreads - len(ws.processing) + len(ws.long_running)
+    if ws.used_resources:
+        idle += starved(ws)
     ahead = _ahead(scheduler.WORKER_SATURATION, ws.nthreads)
-    return _UNLIMITED_SLOTS if ahead is None else idle + ahead, idle
+    if ahead is None:
+        return _UNLIMITED_SLOTS, idle
+    return idle + ahead, (idle if ahead > 0 else idle + ahead)
 
 
 @cache
 def _ahead(saturation: float, threads: int) -> int | None:
-    """Tasks that stock queuing sends a worker beyond its threads; None: all that there are."""
+    """Tasks that stock queuing sends a worker beyond its threads, below 0: short of them; None: all."""
     return None if math.isinf(saturation) else max(math.ceil(saturation * threads), 1) - threads
 
 
