@@ -329,7 +329,7 @@ def test_a_kind_is_on_trial_for_as_long_as_the_limit_and_until_its_last_task_has
         now_s=lambda: now_s[0],
         nodes=SimpleNamespace(at={}),
         serving={},
-        scheduler=SimpleNamespace(tasks=tasks, loop=loop),
+        scheduler=SimpleNamespace(tasks=tasks, loop=loop, running=(), workers={}),
     )
     lending = of_lending.Lending(state, None)
     worker, kind = SimpleNamespace(address="a"), SimpleNamespace(name="unknown", duration_average=-1)
@@ -388,7 +388,8 @@ def test_a_job_without_a_node_holds_what_may_run_anywhere_and_nothing_that_is_bo
     tasks["sent"] = SimpleNamespace(key="sent", state="processing", worker_restrictions=job.reach)
     owner = {kind: lanes[kind] for kind in kinds} | {"sent": lanes["rest"]}
     job.stranded = dict.fromkeys([*tasks, "gone"])
-    state = SimpleNamespace(scheduler=SimpleNamespace(tasks=tasks), owner=owner)
+    scheduler = SimpleNamespace(tasks=tasks, running=(), workers={})
+    state = SimpleNamespace(scheduler=scheduler, owner=owner)
     assert of_lending.Lending(state, None).wants(job)
     assert [entry[2].key for entry in job.queue] == ["rest", "p2p"]
     assert job.stranded.keys() == {"free", "pinned", "of a shuffle", "sent", "gone"}

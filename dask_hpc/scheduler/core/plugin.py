@@ -133,7 +133,7 @@ class HPCSchedulerPlugin(SchedulerPlugin):
                     job.park(self._tasks[key], lane.guest)
                 else:
                     job.stranded[key] = None
-                    if job.nowhere:
+                    if self._admission.lending.nowhere(job):
                         # no slot of its own opens for it; it may be lent one
                         self._admission.offer(job)
             elif finish == "queued":

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Container
+    from collections.abc import Collection, Container
 
     from distributed.scheduler import Scheduler, TaskState, WorkerState
 
@@ -15,6 +15,16 @@ if TYPE_CHECKING:
 _MANY = 1000
 #: Tasks of a worker whose needs stand for those of all.
 _LOOKED_AT = 100
+
+
+def any_running(scheduler: Scheduler, addresses: Collection[str]) -> bool:
+    """Whether tasks may be sent to any of these workers now: it is neither paused nor on its way out."""
+    running, workers = scheduler.running, scheduler.workers
+    if len(running) == len(workers) or not addresses:
+        return len(addresses) > 0
+    if len(running) < len(addresses):
+        return any(ws.address in addresses for ws in running)
+    return any(workers[address] in running for address in addresses if address in workers)
 
 
 def crowd(ws: WorkerState) -> int:

@@ -159,7 +159,7 @@ class Admission:
         if self._aside:
             self.wake()
         jobs = self.state.jobs.active.values()
-        waiting = [job for job in jobs if job.queue or (job.stranded and job.nowhere)]
+        waiting = [job for job in jobs if job.queue or (job.stranded and self.lending.nowhere(job))]
         if self.queue.first() is not None:
             waiting += self.state.plain[:1]
         if waiting:

@@ -20,11 +20,11 @@ share), those that take part in a round, and those of a job with ``exclusive=Tru
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dask_hpc.scheduler.internals import durations, reads, writes
+from dask_hpc.scheduler.internals import crowds, durations, reads, writes
 from dask_hpc.scheduler.tables.jobs import JobRecord, is_parked
 from dask_hpc.scheduler.tables.parts import Parts
 from dask_hpc.scheduler.tables.state import State
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 ALONE_S, _QUICKLY = 0.01, 8
 #: Why a job has borrowed.
 _BUSY, _NODELESS = "borrowed: its threads are busy", "borrowed: no node yet"
+_PAUSED = "borrowed: all its workers are paused"
 #: From there on it grows by one, and doubles, so often before they count as long.
 _STEPS, _DOUBLINGS = 100, 10
 
@@ -157,7 +158,7 @@ class Lending:
                 loans = self.loans[address] = {}
             loans[ts.key] = Loan(ts, worker, job, lender, trial, ts.run_id, now_s)
             job.borrowed_tasks += 1
-            job.lending = _BUSY if len(job.reach) else _NODELESS
+            job.lending = _BUSY if self._runs(job.reach) else _PAUSED if len(job.reach) else _NODELESS
             if lender is not None:
                 lender.lent_tasks += 1
                 lender.lending = "lent: it has no task for a thread"
@@ -216,16 +217,29 @@ class Lending:
         self.state.record(Other(kind=LENDING, data=data))
 
     def wants(self, job: JobRecord) -> bool:
-        """Whether the job has held tasks; those that wait for its first node count as held until it comes."""
+        """Whether the job has held tasks; those that wait for a node that runs are held until one does."""
         if job.request.exclusive:
             return False
-        if job.stranded and (not len(job.reach) or (job.inherited and not len(job.allotment))):
-            # what may run on common nodes is there, but its actors (in a lane of `inherited`) are held
+        if job.stranded:
             self._hold(job)
         return job.first() is not None
 
+    def nowhere(self, job: JobRecord) -> bool:
+        """Whether some of its tasks can run nowhere: those that keep to its own nodes, or all of them."""
+        return not (self._runs(job.reach) and self._runs(job.allotment))
+
+    def _runs(self, where: Collection[str]) -> bool:
+        """Whether there is a worker that takes tasks: one whose memory is full is paused, however long."""
+        return crowds.any_running(self.state.scheduler, where)
+
     def _hold(self, job: JobRecord) -> None:
+        """Hold what would wait for a node to come, or to run again."""
         tasks, owner = self.state.scheduler.tasks, self.state.owner
+        # what may run on common nodes is there, but its actors (in a lane of `inherited`) are held
+        own = [job.reach, *([job.allotment] if job.inherited else [])]
+        closed = [where for where in own if not self._runs(where)]
+        if not closed:
+            return
         for key in list(job.stranded):
             ts, lane = tasks.get(key), owner.get(key)
             # not what belongs on one node; an actor as well, which stays there, as results do: else it would
@@ -234,7 +248,7 @@ class Lending:
             if ts is None or lane is None:
                 continue
             where = lane.restriction
-            if where is None or len(where) or not (where is job.reach or where is job.allotment):
+            if where is None or not any(where is each for each in closed):
                 continue
             if ts.state == "no-worker" and ts.worker_restrictions is where:
                 del job.stranded[key]

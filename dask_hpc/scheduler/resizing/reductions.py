@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from dask_hpc.scheduler.internals import crowds
 from dask_hpc.scheduler.resizing.drain import Drain
 from dask_hpc.scheduler.resizing.outcomes import Outcomes
 from dask_hpc.scheduler.resizing.round import Reduction, Round
@@ -114,7 +115,7 @@ class Reductions:
         if need <= 0:
             return
         free, jobs = state.nodes.free(), state.jobs.active.values()
-        leaving = self.choose(free, need)
+        leaving = easiest(free, need, self._cost_for_job)
         others = None if round.together else state.common
         silent = not state.plain_busy() and not any(job.unfinished for job in jobs if job.reach is others)
         # plain work has the use of them as before, until their new holders have something to do
@@ -134,6 +135,10 @@ class Reductions:
         )
         reduction = self.begin(round, None, action, leaving)
         reduction.silent, reduction.others = silent, others
+
+    def _cost_for_job(self, node: Node) -> tuple[float, ...]:
+        """Paused ones come last: they have no tasks to wait for, and execute none for whoever gets them."""
+        return (not crowds.any_running(self._state.scheduler, node.workers), *self._parts.cost(node))
 
     def promise(self, round: Round) -> None:
         """Have threads that are idle on nodes that are drained for jobs be of use to whom need not leave."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+from dask_hpc.scheduler.internals import crowds
 from dask_hpc.scheduler.resizing.drain import Drain
 from dask_hpc.scheduler.resizing.growths import Growths
 from dask_hpc.scheduler.resizing.outcomes import Outcomes
@@ -208,8 +209,14 @@ class Rounds:
         if state.now_s() >= state.no_plain_shrink_before_s:
             return state.idle_nodes()
         workers = state.scheduler.workers
-        quiet = sum(not any(workers[a].processing for a in node.workers) for node in state.nodes.free())
-        return min(quiet, state.idle_nodes())
+        # those that are paused are handed out last: others would be drained for them
+        quiet = [
+            node
+            for node in state.nodes.free()
+            if not any(workers[address].processing for address in node.workers)
+            and crowds.any_running(state.scheduler, node.workers)
+        ]
+        return min(len(quiet), state.idle_nodes())
 
     def _short(self, action: Start | Expand, supply: int) -> Reason | None:
         need = self.growths.need(action)

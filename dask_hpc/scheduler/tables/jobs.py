@@ -157,11 +157,6 @@ class JobRecord:
         return self._rest.restriction  # type: ignore[return-value]
 
     @property
-    def nowhere(self) -> bool:
-        """Whether some of its tasks can run nowhere: those that keep to its own nodes, or all of them."""
-        return not (len(self.reach) and len(self.allotment))
-
-    @property
     def smallest_start(self) -> int:
         """Nodes it cannot start without."""
         return self.request.start_nodes or self.request.min_nodes
