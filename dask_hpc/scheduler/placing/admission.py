@@ -275,14 +275,13 @@ class Admission:
 
     def _draw(self, addresses: Iterable[str], stimulus_id: str) -> None:
         """Hold tasks of plain work that stock has queued, for idle threads on nodes that are not its own."""
-        ts = self.queue.first()
-        if ts is None or self.queue.held() or not self.lending.takes(ts):
+        if self.queue.first() is None or self.queue.held(self.lending.past.spent):
             return
         workers, plain = self.state.scheduler.workers, self.state.plain_allotment() or ()
         others = [a for a in addresses if a in workers and a not in plain and self.lending.lends(a)]
         idle = sum([max(0, reads.idle_threads(self.state.scheduler, workers[a])) for a in others])
         if idle:
-            self.queue.draw(idle, stimulus_id)
+            self.queue.draw_lendable(idle, self.lending, stimulus_id)
 
     def _deal_all(
         self,

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dask_hpc.scheduler.internals import crowds, durations, reads, writes
+from dask_hpc.scheduler.placing.past import Pace, Past
 from dask_hpc.scheduler.tables.jobs import JobRecord, is_parked
 from dask_hpc.scheduler.tables.parts import Parts
 from dask_hpc.scheduler.tables.state import State
@@ -77,9 +78,13 @@ class Lending:
     def __init__(self, state: State, parts: Parts) -> None:
         self.state = state
         self._parts = parts
-        #: Called when more tasks of a trial may be lent a slot than when one was refused.
+        #: Called when more tasks may be lent a slot than when one was refused.
         self.grown: Callable[[], None] = lambda: None
         self._grows = False
+        #: What stands behind tasks that may not be lent a slot.
+        self.past = Past(self._look_again)
+        #: How often what stock has queued is looked at for that.
+        self.draws = Pace(self._look_again)
         #: Whether held tasks were left over when slots were last dealt out.
         self.wanted = False
         #: Tasks that run on borrowed slots, by worker and key.
@@ -111,14 +116,18 @@ class Lending:
         borrowers = [job for job in jobs if self.wants(job)]
         count = Counter({job: job.processing for job in borrowers})
         batch = []
+        past = self.past
+        past.begin()
         for address, idle in offered.items():
             if not borrowers:
                 break
-            there = borrowers if self.lends(address) else self._changing(address, borrowers)
+            lends = self.lends(address) and not (past.over and self._holder(address) in past.over)
+            there = borrowers if lends else self._changing(address, borrowers)
             worker = workers[address]
             while idle > 0 and (ts := self._next(there, count)) is not None:
                 batch.append((ts, worker, owner[ts.key]))
                 idle -= 1
+        past.end()
         return batch
 
     def idle(self) -> dict[str, int]:
@@ -298,8 +307,7 @@ class Lending:
         """The next task that is lent a slot: of the larger priority, then of who has fewer on workers."""
         while borrowers:
             job = min(borrowers, key=lambda job: turn(job.request.priority, count[job], job.submit_s))
-            ts = job.first()
-            if ts is not None and self.takes(ts):
+            if (ts := self.past.first(job, self.takes)) is not None:
                 job.take()
                 self.tried(ts)
                 count[job] += 1
@@ -326,14 +334,18 @@ class Lending:
         most, next_s = _most(age_s, limit_s)
         if trial.count < most:
             return True
+        self._look_again(next_s - age_s)
+        return False
+
+    def _look_again(self, in_s: float) -> None:
+        """More may be lent a slot then than now."""
         if not self._grows:
             self._grows = True
             loop = self.state.scheduler.loop.asyncio_loop  # type: ignore[attr-defined]
-            loop.call_later(max(0.001, next_s - age_s), self._grow)
-        return False
+            loop.call_later(max(0.001, in_s), self._grow)
 
     def _grow(self) -> None:
-        """The number of a trial has doubled since a task was refused."""
+        """The number of a trial has doubled since a task was refused, or others may be looked past."""
         self._grows = False
         self.grown()
 

@@ -9,14 +9,18 @@ deals every slot. What is to be lent a slot, or takes part in turns, is drawn fr
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from dask_hpc.scheduler.internals import writes
+from dask_hpc.scheduler.placing.past import LOOKED_AT
 from dask_hpc.scheduler.tables.jobs import JobRecord
 from dask_hpc.scheduler.tables.state import State
 
 if TYPE_CHECKING:
     from distributed.scheduler import TaskState
+
+    from dask_hpc.scheduler.placing.lending import Lending
 
 
 class PlainQueue:
@@ -44,9 +48,9 @@ class PlainQueue:
         queued = self.state.scheduler.queued
         return queued.peek() if queued and self.state.plain else None
 
-    def held(self) -> bool:
-        """Whether tasks of running plain work are held."""
-        return any(job.queue and job.first() is not None for job in self.state.plain)
+    def held(self, spent: Collection[JobRecord] = ()) -> bool:
+        """Whether tasks of running plain work are held, but for that of `spent` jobs."""
+        return any(job.queue and job not in spent and job.first() is not None for job in self.state.plain)
 
     def waits(self) -> bool:
         """Whether plain work has tasks in the queue and holds none."""
@@ -67,6 +71,17 @@ class PlainQueue:
                 self._hold(list(queued.peekn(left)), stimulus_id)
                 return
             self._hold([ts], stimulus_id)
+
+    def draw_lendable(self, count: int, lending: Lending, stimulus_id: str) -> None:
+        """Hold the next tasks of the queue to be lent slots, past those that may not be."""
+        if (ts := self.first()) is None or self.state.settings.lend_s <= 0:
+            return
+        if lending.takes(ts):
+            self.draw(count, stimulus_id)
+        elif lending.draws.due():
+            first = self.state.scheduler.queued.peekn(LOOKED_AT)
+            self._hold(list(islice(filter(lending.takes, first), count)), stimulus_id)
+            lending.draws.done()
 
     def _hold(self, tasks: Iterable[TaskState], stimulus_id: str) -> None:
         owner, drawn = self.state.owner, []

@@ -1,0 +1,93 @@
+"""Looking past tasks that may not be lent a slot, at those behind them.
+
+Everybody without a job is in one queue, as are the tasks of all kinds of one job: a long one that stands
+first must not keep a quick one behind it from an idle thread. What is passed over is taken out of its job's
+queue while slots are dealt out, and put back in its place then.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from dask_hpc.clock import stopwatch_s
+from dask_hpc.scheduler.tables.jobs import JobRecord
+
+if TYPE_CHECKING:
+    from distributed.scheduler import TaskState
+
+#: Tasks that are looked at in one look: a few milliseconds.
+LOOKED_AT = 2000
+#: How many times longer than a look takes the pause after it is.
+_PAUSE = 50
+
+
+class Pace:
+    """Has looks of one kind take no more than a fiftieth of the time.
+
+    Parameters
+    ----------
+    again
+        Called with the seconds until the next look, when one would have been due before.
+    """
+
+    def __init__(self, again: Callable[[float], None]) -> None:
+        self._again = again
+        self._began_s = self._next_s = 0.0
+
+    def due(self) -> bool:
+        """Whether it is time for a look, which begins then."""
+        self._began_s = stopwatch_s()
+        left_s = self._next_s - self._began_s
+        if left_s > 0:
+            self._again(left_s)
+        return left_s <= 0
+
+    def done(self) -> None:
+        """The look has ended."""
+        ended_s = stopwatch_s()
+        self._next_s = ended_s + _PAUSE * (ended_s - self._began_s)
+
+
+class Past:
+    """Finds held tasks behind those that may not be lent a slot, while slots are dealt out."""
+
+    def __init__(self, again: Callable[[float], None]) -> None:
+        self._pace = Pace(again)
+        #: What has been passed over, as it was queued, by job.
+        self.over: dict[JobRecord, list[Any]] = {}
+        #: Jobs of which no held task would have been lent a slot, when slots were last dealt out.
+        self.spent: set[JobRecord] = set()
+        self._count = 0
+
+    def begin(self) -> None:
+        """Slots are about to be dealt out."""
+        self.spent.clear()
+
+    def first(self, job: JobRecord, takes: Callable[[TaskState], bool]) -> TaskState | None:
+        """The job's first held task that `takes` says may be lent a slot; it is the first of its queue then.
+
+        None: there is none among those that are looked at.
+        """
+        while (ts := job.first()) is not None and self._count < LOOKED_AT:
+            if takes(ts):
+                found: TaskState = ts
+                return found
+            if not self._count and not self._pace.due():
+                return None
+            self._count += 1
+            self.over.setdefault(job, []).append(heapq.heappop(job.queue))
+        self.spent.add(job)
+        return None
+
+    def end(self) -> None:
+        """Slots have been dealt out: put back what was passed over."""
+        if not self._count:
+            return
+        for job, entries in self.over.items():
+            for entry in entries:
+                heapq.heappush(job.queue, entry)
+        self.over.clear()
+        self._count = 0
+        self._pace.done()
