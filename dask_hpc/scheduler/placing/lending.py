@@ -8,7 +8,7 @@ which nothing is known, goes alone for as long as one that does next to nothing 
 number doubles, and again after as long, since tasks may wait for each other: stock would run them all at
 once. From eight on one more is lent a slot every hundredth of the limit, and their number doubles every
 tenth. So a kind that turns out to be long has what was lent to it until those tasks end, but is lent no more.
-The job itself always comes first: what it holds is served before.
+What is lent none is passed over (`past`). The job itself always comes first: what it holds is served before.
 
 Threads of a node that is drained for another job are lent, too: what runs there may take long to end. Not to
 jobs that have to leave it.
