@@ -119,8 +119,9 @@ def test_what_becomes_of_the_jobs_of_a_client_that_goes_comes_back_or_is_closed(
         job("a", done=True), job("a", closed=True), job("a", closed=True, done=True), job("b"),
     ]  # fmt: skip
     announced = job("a")
-    lifecycle, cancelled = object.__new__(Lifecycle), []
+    lifecycle, cancelled, looked_at = object.__new__(Lifecycle), [], []
     lifecycle.cancel = lambda job, code, text: cancelled.append(job)
+    lifecycle.maybe_done = looked_at.append
     lifecycle.scheduler = SimpleNamespace(clients={"b"})
     lifecycle.state = state = SimpleNamespace(
         now_s=lambda: 7.0,
@@ -134,7 +135,7 @@ def test_what_becomes_of_the_jobs_of_a_client_that_goes_comes_back_or_is_closed(
     assert [each.dropped for each in jobs] == [False, False, True, False]
     cancelled.clear()
     lifecycle.tick(11.9)
-    assert cancelled == []
+    assert (cancelled, looked_at) == ([], [over]), "it ends, whoever has made its last tasks"
     lifecycle.tick(12.0)
     assert cancelled == [open_], "what is closed needs no client"
     cancelled.clear()

@@ -34,8 +34,7 @@ def stock_slots(scheduler: Scheduler, ws: WorkerState) -> int:
     """Further tasks that stock sends to the worker from its queue; 0 unless it is running."""
     if ws not in scheduler.running:
         return 0
-    saturation = scheduler.WORKER_SATURATION
-    return _UNLIMITED_SLOTS if math.isinf(saturation) else _task_slots_available(ws, saturation)
+    return _task_slots_available(ws, scheduler.WORKER_SATURATION) if queuing(scheduler) else _UNLIMITED_SLOTS
 
 
 def free_slots(scheduler: Scheduler, ws: WorkerState) -> int:
@@ -51,9 +50,9 @@ def idle_threads(scheduler: Scheduler, ws: WorkerState) -> int:
 def room(scheduler: Scheduler, ws: WorkerState) -> tuple[int, int]:
     """How many more tasks stock queuing would have on the worker, and how many threads have none at all.
 
-    The second is below 0 where tasks wait for a thread, and leaves out threads that stock would leave idle (a
-    ``worker-saturation`` below 1). Tasks that wait there for a resource take none. Both are 0 unless it is
-    running. In one, since this runs for most tasks of jobs that share nodes.
+    The second is below 0 where tasks wait for a thread, and leaves out threads that stock leaves idle, too (a
+    saturation below 1). Tasks that wait for a resource take none. Both are 0 unless it is running. In one: it
+    runs for most tasks of jobs that share nodes.
     """
     if ws not in scheduler.running:
         return 0, 0
