@@ -118,11 +118,7 @@ class Job:
         self._unannotate()
         if kind is not None:
             self.channel.end(self._cancel_after, kind, error)
-        try:
-            if kind is None and self._spec.get("protect"):
-                self.channel.end(self._hold_results)
-        finally:
-            self._close()
+        self._close()
 
     async def __aenter__(self) -> Self:
         await self._enter()
@@ -135,11 +131,7 @@ class Job:
         self._unannotate()
         if kind is not None:
             await self._cancel_after(kind, error)
-        try:
-            if kind is None and self._spec.get("protect"):
-                await self._hold_results()
-        finally:
-            self._close()
+        self._close()
 
     async def _enter(self) -> None:
         if self._opened and not self._closed and self._annotation is None:
@@ -206,11 +198,6 @@ class Job:
 
     async def _cancel_after(self, kind: type[BaseException], error: BaseException | None) -> None:
         await self._cancel(f"an exception left its context: {kind.__name__}: {error}")
-
-    async def _hold_results(self) -> None:
-        """Have results stay until they are written: who leaves the context may close the client next."""
-        with suppress(OSError, DaskHPCError):
-            await self.channel.ask("hold_results", job=self.id)
 
     async def _cancel(self, reason: str, id: str | None = None) -> None:
         id = id or self.require_id()

@@ -60,9 +60,14 @@ class ProtectedJobs:
 
     def methods(self) -> Mapping[str, Method]:
         """What clients may call."""
-        ours: list[Method] = [self.protect_job, self.hold_results, self.job_saved, self.protect_program]
-        ours += [self.commit_program, self.program_states, self.give_up_commit]
-        return {method.__name__: method for method in ours}
+        return {
+            "protect_job": self.protect_job,
+            "protect_program": self.protect_program,
+            "commit_program": self.commit_program,
+            "program_states": self.program_states,
+            "give_up_commit": self.give_up_commit,
+            "job_saved": self.job_saved,
+        }
 
     async def protect_job(
         self, job: str, resume: bool | None = None, services: str | None = None
@@ -176,7 +181,7 @@ class ProtectedJobs:
         one = self._of.get(job)
         return [] if one is None else await self._commits.left.states_of(one.name)
 
-    async def hold_results(self, job: str) -> None:
+    def closing(self, job: str) -> None:
         """A job is about to be closed: if it is done, its results stay until written, whoever lets go."""
         one = self._of.get(job)
         if one is not None and one.topic is None and one.record.done:
@@ -339,7 +344,7 @@ class ProtectedJobs:
         found = self._next(one)
         if found is None or one.results.theirs:
             one.tried_s = self._state.now_s()
-            if found is not None:
+            if found is not None and not one.told:
                 self._refuse(one)
             return
         plan, keys, known = found
@@ -374,8 +379,6 @@ class ProtectedJobs:
 
     def _refuse(self, one: ProtectedJob) -> None:
         """Results would take the place of versions of a program: say so, once."""
-        if one.told:
-            return
         one.told = True
         text = (
             f"Results of job {one.record.id} are not saved: {one.results.theirs} is of a program; replace it "

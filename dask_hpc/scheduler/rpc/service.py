@@ -70,6 +70,7 @@ class Service:
         state, parts = self.engine.state, self.engine.parts
         watched = self.engine.watched
         self.commits = Commits(self.engine, watched)
+        self._protected = ProtectedJobs(self.engine, self.commits)
         self._small = SmallCopies(self.engine, self.commits.protected)
         awaited = Awaited(self.engine, watched)
         flows = Flows(self.engine, watched, awaited.bring, awaited.give_up)
@@ -83,7 +84,7 @@ class Service:
             Actors(state, parts),
             DataMoves(state, parts),
             self.commits,
-            ProtectedJobs(self.engine, self.commits),
+            self._protected,
             self._small,
             Departing(state, watched, self.commits.protected),
             awaited,
@@ -148,12 +149,8 @@ class Service:
         """
         function = self._methods.get(method)
         if function is None:
-            return {
-                "error": [
-                    "ValueError",
-                    f"the runtime has no method {method!r}; it has {', '.join(self._methods)}",
-                ]
-            }
+            text = f"the runtime has no method {method!r}; it has {', '.join(self._methods)}"
+            return {"error": ["ValueError", text]}
         try:
             result = await function(**(arguments or {}))
             return {"result": result, "now_s": self.engine.state.now_s()}
@@ -174,6 +171,8 @@ class Service:
         """A client has left a job's context; no graph is still on its way."""
         if self._expects(CLOSE, job, token):
             self.engine.ownership.unbind(job)
+            # its client may go before its end is known
+            self._protected.closing(job)
             self.engine.lifecycle.close(job)
 
     @contained
