@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from contextlib import suppress
 from functools import partial
 
 import pytest
@@ -115,27 +114,6 @@ async def test_an_exception_inside_cancels(c, s, *workers):
     await asleep(s)
     await until(lambda: not any(ws.processing for ws in s.workers.values()), "nothing of it runs")
     assert await c.submit(inc, 5, pure=False) == 6
-
-
-@pytest.mark.parametrize("how", ["exception", "cancel", "cancel behind the context"])
-@live()
-async def test_what_was_submitted_a_moment_before_is_cancelled_too(c, s, *workers, how):
-    rt = await dask_hpc.install(c)
-    gate = Gate()
-    with suppress(ZeroDivisionError):
-        async with rt.job("main", nodes=2) as job:
-            futures = c.map(through, range(20), gate=gate, pure=False)
-            if how == "exception":
-                raise ZeroDivisionError
-            if how == "cancel":
-                await job.cancel()
-    if how == "cancel behind the context":
-        await job.cancel()
-    assert state_of(s, job) == "cancelled"
-    assert not any(ws.processing for ws in s.workers.values())
-    await until(lambda: {future.status for future in futures} == {"cancelled"}, "nobody waits for them")
-    gate.open()
-    await asleep(s)
 
 
 @pytest.mark.parametrize("when", ["pending", "running", "adapting"])

@@ -156,7 +156,6 @@ class JobMethods:
         if behind is not None:
             token, mark = behind
             until_s = self._state.now_s() + _MARK_S
-            # from a client that is gone neither comes
             while self._is_due(job, token) and self.marks.get(job) != mark and self._state.now_s() < until_s:
                 await asyncio.sleep(self._state.settings.sweep_s / 10)
             self.marks.pop(job, None)

@@ -102,7 +102,7 @@ class Service:
         self.pool_target.wrap()
         self.engine.losses.wrap()
         self.panels = Panels(scheduler, lambda: of(scheduler).status)
-        self.jobs = JobMethods(self.engine, self._is_open)
+        self.jobs = JobMethods(self.engine, self._closes)
         self.status = StatusMethods(self.engine, self.jobs, self.panels)
         parts.add(
             self,
@@ -177,20 +177,14 @@ class Service:
 
     @contained
     def bind_job(
-        self,
-        job: str,
-        token: str = "",
-        client: str = "",
-        bound: bool = True,
-        mark: str | None = None,
-        **kwargs: Any,
+        self, job: str, token: str = "", client: str = "", bound: bool = True, mark: str = "", **kwargs: Any
     ) -> None:
         """What a client submits from now on, from whatever thread, belongs to a job (or no more).
 
         Only a job that its client has not closed can be bound, and unbound only what is bound.
         """
         if self._is_open(job, token):
-            if mark is not None:
+            if mark:
                 # it says how far the client's messages have been heard, and no more
                 self.jobs.marks[job] = mark
             elif bound:
@@ -202,6 +196,10 @@ class Service:
         # its closing message is still to come, and it is this very job
         due = self._due[CLOSE]
         return job in due and due[job][1] == token
+
+    def _closes(self, job: str, token: str) -> bool:
+        """Whether its client is there, whose closing message is still to come."""
+        return self._is_open(job, token) and self._due[CLOSE][job][0] in self.scheduler.clients
 
     def _expects(self, name: str, job: str, token: str) -> bool:
         # the message may be about a job of an earlier installation with the same id
