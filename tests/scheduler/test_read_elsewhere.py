@@ -10,7 +10,8 @@ from contextlib import AsyncExitStack
 
 import numpy as np
 import pytest
-from distributed import get_worker, wait
+from distributed import Worker, get_worker, wait
+from distributed.utils import open_port
 from helpers import live, until
 from losses import kill
 
@@ -124,3 +125,21 @@ async def test_what_is_damaged_is_damaged_for_everybody(c, s, *workers, unable, 
     await until(lambda: counts(s) == (0, 6, 6), "both are told")
     assert sum(tried.values()) == 12
     assert len(data) == 6
+
+
+@pytest.mark.errors("is computed again: no copy is of use", "is lost: no copy is of use")
+@live(workers=1)
+async def test_a_worker_that_calls_itself_by_a_name_is_asked_once(c, s, a, unable, tmp_path):
+    errors, tried = unable
+    rt = await dask_hpc.install(c)
+    port = open_port(host="127.0.0.1")
+    name = f"tcp://localhost:{port}"
+    async with Worker(s.address, host="127.0.0.1", port=port, contact_address=name, nthreads=1):
+        await c.wait_for_workers(2)
+        data, made = await written(c, rt, a, tmp_path)
+        errors[name] = stale()
+        await kill(s, [a])
+        await asyncio.wait_for(c.gather(made), 30)
+        await until(lambda: counts(s) == (0, 6, 6), "both are told")
+        assert tried == {name: 12}
+        assert {future.status for future in data} == {"cancelled"}

@@ -164,6 +164,18 @@ def _row(number: int, state: str) -> str:
     return f"printf '%s\\n' '{number}|{number}|x|root|{state}|1||2:00:00|2:00:00|1795201705|N/A|N/A|None|w'"
 
 
+def _with_worker(made: Any) -> Worker:
+    """The worker of the one job that a cluster has from now on."""
+    made.scale(jobs=1)
+    until(lambda: made.workers, "it is submitted")
+    (name,) = made.worker_spec
+
+    async def begin() -> Worker:
+        return await Worker(made.scheduler_address, name=name, nthreads=1)
+
+    return made.sync(begin)
+
+
 def test_a_job_that_goes_back_into_the_queue_waits_there_again(fakes: Any) -> None:
     fakes("sbatch", SUBMIT)
     fakes("squeue", _row(1, "RUNNING"))
@@ -180,18 +192,11 @@ def test_a_job_that_slurm_does_not_know_any_more_is_replaced_when_its_worker_has
     fakes("sbatch", SUBMIT)
     fakes("squeue", _row(1, "RUNNING"))
     with dask_hpc.SLURMCluster(**OPTIONS) as made:
-        made.scale(jobs=1)
-        until(lambda: made.workers, "it is submitted")
-        (name,) = made.worker_spec
-
-        async def begin() -> Worker:
-            return await Worker(made.scheduler_address, name=name, nthreads=1)
-
-        worker = made.sync(begin)
+        worker = _with_worker(made)
         fakes("squeue", "exit 0")
         looked = made.asked
         until(lambda: made.asked > looked + 3, "it is asked again")
-        assert (list(made.worker_spec), submitted(tmp_path)) == ([name], 1)
+        assert (list(made.worker_spec), submitted(tmp_path)) == ([worker.name], 1)
         made.sync(worker.close)
         until(lambda: submitted(tmp_path) == 2, "it is replaced")
 
@@ -204,14 +209,7 @@ def test_nothing_is_left_of_a_job_whose_successor_is_not_wanted_any_more(fakes: 
     ends = f"RUNNING|1|n1|12:00:00|1:40|{now_s - 10}|{now_s - 10}|{now_s + 100}|None|w"
     fakes("squeue", f"printf '%s\\n' '1|1|x|root|{ends}'; {_row(2, 'PENDING')}")
     with dask_hpc.SLURMCluster(**OPTIONS) as made:
-        made.scale(jobs=1)
-        until(lambda: made.workers, "it is submitted")
-        (name,) = made.worker_spec
-
-        async def begin() -> Worker:
-            return await Worker(made.scheduler_address, name=name, nthreads=1)
-
-        worker = made.sync(begin)
+        worker = _with_worker(made)
         until(lambda: made.expiring and len(made.workers) == 2, "its successor is submitted")
         made.scale(jobs=0)
         until(lambda: not made.workers, "both have gone")

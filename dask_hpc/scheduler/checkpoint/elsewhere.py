@@ -5,6 +5,7 @@ A result that one worker could not read is not lost for it, and not computed aga
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from dask_hpc.scheduler.internals import reads, writes
@@ -27,6 +28,10 @@ class Elsewhere:
 
     def failed(self, key: Any, address: str) -> None:
         """A worker cannot read it, which says nothing of its copies."""
+        if address not in self._scheduler.workers:
+            # it may call itself by a name (``--contact-address``), and would be asked again and again
+            with suppress(OSError, ValueError):
+                address = self._scheduler.coerce_address(address)
         self._failed.setdefault(key, []).append(address)
 
     def another(self, key: Any, again: bool) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -88,11 +89,7 @@ class Departures:
         scheduler, state, addresses = self.engine.scheduler, self.engine.state, departure.addresses
         whole = node is not None and set(node.workers) == set(addresses)
         if whole and node is not None:
-            # nothing new comes to a node that is being drained, and what executes has as long as in a drain
-            while node.reserved and any(reads.keys_on(scheduler, address) for address in addresses):
-                if self._drained_within_s(departure) <= 0:
-                    break
-                await asyncio.sleep(state.settings.sweep_s)
+            await self._through_drain(departure, node)
             whole = not node.reserved
         if whole and node is not None:
             reason = Reason(ReasonCode.USER_REQUEST, f"{node.id} leaves: {departure.why}")
@@ -124,6 +121,19 @@ class Departures:
             address: {what: [str(key) for key in keys] for what, keys in left.items()}
             for address, left in answers.items()
         }
+
+    async def _through_drain(self, departure: Departure, node: Node) -> None:
+        """Let what executes on a node that is being drained already end; nothing new comes to it."""
+        scheduler, state = self.engine.scheduler, self.engine.state
+        deadline_s = until_s = math.inf
+        while node.reserved and any(reads.keys_on(scheduler, address) for address in departure.addresses):
+            if departure.deadline_s < deadline_s:
+                # reckoned once for each deadline, as for a drain: there may be many results
+                deadline_s = departure.deadline_s
+                until_s = state.now_s() + self._drained_within_s(departure)
+            if state.now_s() >= until_s:
+                break
+            await asyncio.sleep(state.settings.sweep_s)
 
     async def _empty(self, departure: Departure) -> None:
         """Have the parts save what they can; where nobody has room, wait for a worker that has.

@@ -64,12 +64,14 @@ class Window:
 class Member:
     """What is known of a job that iterates."""
 
-    def __init__(self, job: JobRecord, members: Iterable[str], topic: str, client: str) -> None:
+    def __init__(
+        self, job: JobRecord, members: Iterable[str], topic: str, client: str, now_s: float
+    ) -> None:
         self.job = job
         #: Its client, the event topic on which that listens, and when it was there last.
         self.client = client
         self.topic = topic
-        self.seen_s = 0.0
+        self.seen_s = now_s
         #: Ids of the nodes its state is laid out over, in order.
         self.members: list[str] = list(members)
         self.window: Window | None = None
@@ -134,9 +136,8 @@ class Windows:
         if job.state not in ("running", "adapting"):
             raise WindowError(f"job {job.id} is {job.state}; only a running job can become a producer")
         self.state.leave_common(job)
-        producer = Member(job, (node.id for node in self._settled(job)), topic, client)
-        producer.seen_s = self.state.now_s()
-        self.producers[job.id] = producer
+        members = (node.id for node in self._settled(job))
+        producer = self.producers[job.id] = Member(job, members, topic, client, self.state.now_s())
         return list(producer.members)
 
     def section(self) -> Mapping[str, Any]:
