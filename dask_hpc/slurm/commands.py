@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping
 from dask_hpc.errors import SlurmError
 from dask_hpc.slurm import text
 from dask_hpc.slurm.notation import JobId, parse_job_id, parse_time_s
-from dask_hpc.slurm.rows import NodeGroup, QueuedJob, RecordedJob, ShownJob
+from dask_hpc.slurm.rows import NodeGroup, QueuedJob, RecordedJob, ShownJob, is_over
 
 logger = logging.getLogger(__name__)
 
@@ -223,7 +223,7 @@ async def job_ends_s(
     Returns
     -------
     dict
-        By number; those that wait, or that Slurm does not know, are left out.
+        By number; those that wait, that are being ended, or that Slurm does not know, are left out.
 
     Raises
     ------
@@ -233,9 +233,17 @@ async def job_ends_s(
     wanted = set(jobs)
     rows = await squeue(sorted(wanted), timeout_s=timeout_s, environment=environment)
     # components of a heterogeneous job and tasks of an array share an id, but not this number
-    begun = {str(row.number): row for row in rows if row.state != "PENDING" and str(row.number) in wanted}
+    begun = {str(row.number): row for row in rows if _goes_on(row) and str(row.number) in wanted}
     ends_s = {job: math.inf if row.time_limit_s == math.inf else row.end_s for job, row in begun.items()}
     return {job: end_s for job, end_s in ends_s.items() if end_s is not None}
+
+
+def _goes_on(row: QueuedJob) -> bool:
+    """Whether the end that is shown is that of the time limit: not of a job that waits, or is being ended.
+
+    One that is cancelled is shown to end at that moment; its processes have ``KillWait`` from SIGTERM on.
+    """
+    return row.state not in ("PENDING", "COMPLETING") and not is_over(row.state)
 
 
 def own_switch(environment: Mapping[str, str] | None = None) -> str | None:

@@ -276,6 +276,7 @@ async def dask_teardown(server: Any) -> None:
     """Before the worker is ended, by SIGTERM or otherwise, empty it if there is anything left."""
     agent = _agents.pop(server, None)
     if agent is not None:
+        # the walltime counts no more; what was asked for is under way, and told once more
+        agent.stop()
         if isinstance(server, Nanny):
             await agent.leave(agent.settings.kill_delay_s, "it is being ended")
-        agent.stop()

@@ -9,11 +9,12 @@ from typing import Any
 
 import psutil
 import pytest
+from distributed import Nanny
 from fake_queue import FakeQueue
 from helpers import until
 
 from dask_hpc.config import Settings
-from dask_hpc.worker.agent import Agent
+from dask_hpc.worker.agent import Agent, _agents, dask_teardown
 from dask_hpc.worker.node import walltime_end_s
 
 
@@ -51,7 +52,7 @@ class _Told(Agent):
         self.told_s.append(await super()._end_now(known_s, timeout_s))
         return self.told_s[-1]
 
-    async def leave(self, within_s: float, why: str) -> None:
+    async def leave(self, within_s: float, why: str, insists: bool = False) -> None:
         self.leaves = True
 
 
@@ -108,6 +109,23 @@ def test_a_worker_that_is_being_emptied_asks_at_once_where_its_end_is_sooner_and
         await asyncio.wait_for(asyncio.gather(*ends), 20)
         # one that has left is not emptied again
         assert agent.asked == ["notice", "SIGTERM"]
+
+    asyncio.run(run())
+
+
+def test_after_sigterm_the_walltime_takes_no_time_from_a_worker_any_more() -> None:
+    """The batch system kills so long after SIGTERM, whenever the walltime would have ended."""
+
+    async def run() -> None:
+        agent, nanny = _Emptied(), object.__new__(Nanny)
+        _agents[nanny] = agent
+        agent._spawn(agent._wait_for_end(time.time() + 600.0))
+        ends = asyncio.ensure_future(dask_teardown(nanny))
+        await until(lambda: agent.asked, "it is being emptied")
+        await until(lambda: not agent._tasks, "nobody waits for the walltime")
+        agent.left.set()
+        await asyncio.wait_for(ends, 20)
+        assert agent.asked == ["it is being ended"]
 
     asyncio.run(run())
 

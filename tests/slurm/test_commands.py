@@ -161,13 +161,15 @@ def test_ends_are_told_of_jobs_that_have_begun_by_the_number_in_their_environmen
         ("9", "9", "RUNNING", "UNLIMITED", "N/A"),
         ("11", "10_1", "RUNNING", "1:00:00", "6000"),
         ("12", "10_2", "RUNNING", "1:00:00", "7000"),
-        ("13", "13", "COMPLETING", "1:00:00", "N/A"),
+        # what is being ended is shown to end when it was told so
+        ("13", "13", "COMPLETING", "1:00:00", "3000"),
+        ("15", "15", "CANCELLED", "1:00:00", "3000"),
     ]
     rows = [
         f"{number}|{id}|p|u|{state}|1|n1|{limit}|N/A|1000|2000|{end}|None|j"
         for number, id, state, limit, end in shown
     ]
     fake(tmp_path, "squeue", "\n".join(f"echo '{row}'" for row in rows))
-    asked = ["7", "8", "9", "11", "13", "14"]
+    asked = ["7", "8", "9", "11", "13", "14", "15"]
     found = asyncio.run(commands.job_ends_s(asked, environment={"PATH": search(tmp_path)}))
     assert found == {"7": 5000.0, "9": math.inf, "11": 6000.0}
