@@ -75,9 +75,9 @@ def test_exact_is_the_least_step_of_all() -> None:
 @pytest.mark.slow
 def test_exact_is_the_least_step_of_all_in_a_thousand_cases() -> None:
     chance = random.Random(20)
-    cases = [any_application(chance, most=7) for _ in range(970)]
-    # with as many analyses as are enumerated, on few nodes
-    cases += [many(chance, 12) for _ in range(30)]
+    cases = [any_application(chance, most=7) for _ in range(950)]
+    # up to as many analyses as are enumerated, on few nodes
+    cases += [many(chance, 8 + number % 5) for number in range(50)]
     check_exact(cases)
 
 
