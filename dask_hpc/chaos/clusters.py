@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -57,14 +57,8 @@ def own(workers: int = 4) -> Iterator[dask_hpc.LocalCluster]:
 
 def kill_all(client: Client, plan: Plan, folder: Path) -> Outcome:
     """Kill scheduler and workers of another cluster, and have its newest whole version back on this one."""
-    outcome, store = Outcome(plan), folder / "store"
-    with _process("victim", "L3", store, plan.elements) as (victim, lines):
-        whole = _number(next(_of(lines, "whole")))
-        time.sleep(plan.after_s * 4)
-        os.killpg(victim.pid, signal.SIGKILL)
-        # what it had said before it was killed
-        whole = max([whole, *map(_number, _of(lines, "whole"))])
-    outcome.killed = WORKERS
+    outcome, store = Outcome(plan, killed=WORKERS), str(folder / "store")
+    whole = _killed(plan, "L3", store, lambda process: os.killpg(process.pid, signal.SIGKILL))
     found = client.gather(dask_hpc.restore("versions", client, store=store))
     hold(work.told(found), whole, plan, outcome)
     return outcome
@@ -73,24 +67,34 @@ def kill_all(client: Client, plan: Plan, folder: Path) -> Outcome:
 def lose_controller(plan: Plan, folder: Path) -> Outcome:
     """Kill the scheduler of a cluster of its own, and have the next one take over what is in memory."""
     outcome, store = Outcome(plan, killed=WORKERS), str(folder / "store")
-    levels, version = ",".join(plan.levels), plan.draw % _MOST + 2
+    levels = ",".join(plan.levels)
+    # the rest of it ends as it does when a scheduler is lost
+    whole = _killed(plan, levels, store, subprocess.Popen.kill)
+    with _process("successor", levels, store) as (_, lines):
+        told = [json.loads(line.removeprefix("found ")) for line in _of(lines, "found")]
+    hold(told[0] if told else [], whole, plan, outcome)
+    return outcome
+
+
+def _killed(plan: Plan, levels: str, store: str, kill: Callable[[subprocess.Popen[str]], None]) -> int:
+    """Have a cluster killed at the plan's moment, and one that has its newest version back, if that is it.
+
+    Gives the number of the newest version that was whole.
+    """
     with _process("victim", levels, store, plan.elements) as (victim, lines):
         word = "computes" if plan.moment == "compute" else "writes"
-        found = list(_until(lines, f"{word} {version}"))
+        found = list(_until(lines, f"{word} {plan.draw % _MOST + 2}"))
         time.sleep(plan.after_s)
-        victim.kill()  # the rest of it ends as it does when a scheduler is lost
+        kill(victim)
+        # what it had said before
         found += lines
-        whole = max(map(_number, _of(iter(found), "whole")), default=0)
     if plan.moment == "restore":
         with _process("successor", levels, store, "killed") as (victim, lines):
             for _ in _until(lines, "reads"):
                 pass
             time.sleep(plan.after_s)
-            victim.kill()
-    with _process("successor", levels, store) as (_, lines):
-        told = [json.loads(line.removeprefix("found ")) for line in _of(lines, "found")]
-    hold(told[0] if told else [], whole, plan, outcome)
-    return outcome
+            kill(victim)
+    return max(map(_number, _of(iter(found), "whole")), default=0)
 
 
 def say(line: str) -> None:

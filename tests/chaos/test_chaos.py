@@ -6,7 +6,12 @@ import json
 import os
 import posix
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
+from subprocess import Popen
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -17,8 +22,8 @@ from helpers import Gate
 from outside import until
 
 import dask_hpc
+from dask_hpc.chaos import clusters, work
 from dask_hpc.chaos import plan as plans
-from dask_hpc.chaos import work
 from dask_hpc.chaos.clusters import hold, own
 from dask_hpc.chaos.plan import ALONE, FAULTS, MOMENTS, plan
 from dask_hpc.chaos.run import Outcome, _check
@@ -69,6 +74,61 @@ def test_what_a_successor_finds_is_held_against_what_was_whole() -> None:
     assert held([*whole[:-1], (2, BLOCKS - 1, True)]) == (1, 0)
     assert held(whole[:-1]) == (0, 1)
     assert held([]) == (0, 3 + BLOCKS)
+
+
+class Said:
+    """A cluster in a process of its own that says what it does until it is killed; notes what was done."""
+
+    def __init__(self, log: list[str]) -> None:
+        self.log = log
+
+    @contextmanager
+    def __call__(self, module: str, *arguments: Any) -> Iterator[tuple[SimpleNamespace, Iterator[str]]]:
+        self.log.append(" ".join([module, *(word for word in map(str, arguments) if word == "killed")]))
+        living = [True]
+
+        def lines() -> Iterator[str]:
+            yield "reads"
+            for version in count(1):
+                for word in ("computes", "writes", "whole"):
+                    if not living:
+                        return
+                    self.log.append(f"{word} {version}")
+                    yield self.log[-1]
+
+        def kill() -> None:
+            living.clear()
+            self.log.append("killed")
+
+        found = lines() if module == "victim" else iter(["reads", "found []"])
+        yield SimpleNamespace(pid=kill, kill=kill), found
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("fault", ALONE)
+def test_whole_clusters_are_killed_at_the_moment_that_the_row_says(
+    fault: str, moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = next(one for one in map(plan, range(1000)) if (one.faults, one.moment) == ((fault,), moment))
+    log: list[str] = []
+    monkeypatch.setattr(clusters, "_process", Said(log))
+    monkeypatch.setattr(Popen, "kill", lambda process: process.kill())
+    # of the whole group, the scheduler and all workers
+    monkeypatch.setattr(os, "killpg", lambda kill, _: (log.append("all of it"), kill()))
+    monkeypatch.setattr(dask_hpc, "restore", lambda *_, **__: None)
+    client: Any = SimpleNamespace(gather=lambda _: [])
+    if fault == "cluster":
+        outcome = clusters.kill_all(client, chosen, tmp_path)
+    else:
+        outcome = clusters.lose_controller(chosen, tmp_path)
+    first, second = log.index("killed"), log[log.index("killed") + 1 :]
+    all_of_it = ["all of it"] if fault == "cluster" else []
+    doing = log[first - 1 - len(all_of_it)].split()
+    assert doing[0] == ("computes" if moment == "compute" else "writes")
+    again = ["successor killed", *all_of_it, "killed"] if moment == "restore" else []
+    assert second == [*again, *(["successor"] if fault == "controller" else [])]
+    # nothing has come back: all versions that were whole are lost
+    assert outcome.lost == int(doing[1]) - 1 + BLOCKS > BLOCKS
 
 
 def test_faults_that_there_are_not_are_refused() -> None:
