@@ -30,9 +30,12 @@ from typing import Any
 import dask
 import distributed
 from distributed import Client, LocalCluster
-from machine import SEED, Machine
+from machine import SEED, Graph, Machine
 
 import dask_hpc
+from dask_hpc.checkpoint.plan import Array, Written
+from dask_hpc.scheduler.rpc.service import of
+from dask_hpc.worker.saved import Copy
 
 # what benchmarks share with tests, for a script that imports this module first
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tools"))
@@ -305,6 +308,22 @@ def interleave(
             if repetition:
                 samples[name].append(sample)
     return samples
+
+
+#: Results in memory that a version of a checkpoint has.
+PROTECTED = 5000
+
+
+async def protect(machine: Machine, kept: int) -> None:
+    """Have so many results in memory that a version of a checkpoint has."""
+    wanted = await machine.submit(Graph("roots", kept, "kept"))
+    await machine.compute(wanted)
+    array = Array("data", "opaque", None, (kept,), ((1,) * kept,))
+    written = Written(0, 1, 0)
+    copies = {key: (Copy("", array, number, written), "int") for number, key in enumerate(wanted)}
+    protected = of(machine.scheduler).commits.protected
+    protected.add(copies)
+    assert len(protected) == kept
 
 
 def differences(samples: Mapping[str, list[float]], name: str, base: str = "stock") -> list[float]:

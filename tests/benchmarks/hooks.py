@@ -12,17 +12,11 @@ from dataclasses import replace
 from typing import Any
 
 import instructions
-from harness import Measure, Options, Row, differences, interleave, main, our_cost, row
+from harness import PROTECTED, Measure, Options, Row, differences, interleave, main, our_cost, protect, row
 from machine import Graph, Machine, until
-
-from dask_hpc.checkpoint.plan import Array, Written
-from dask_hpc.scheduler.rpc.service import of
-from dask_hpc.worker.saved import Copy
 
 BAR_US = 5.0
 TASKS = 4000
-#: Results in memory that a version of a checkpoint has.
-PROTECTED = 5000
 #: What is compared with stock.
 TEXTS = {
     "asleep": "installed, no job yet",
@@ -56,13 +50,7 @@ def cases(tasks: int, kept: int, how: instructions.Work = _timed) -> dict[str, M
 
     async def protected(machine: Machine) -> float:
         machine.install()
-        wanted = await machine.submit(Graph("roots", kept, "kept"))
-        await machine.compute(wanted)
-        array = Array("data", "opaque", None, (kept,), ((1,) * kept,))
-        written = Written(0, 1, 0)
-        copies = {key: (Copy("", array, number, written), "int") for number, key in enumerate(wanted)}
-        of(machine.scheduler).commits.protected.add(copies)
-        assert len(of(machine.scheduler).commits.protected) == kept
+        await protect(machine, kept)
         return await work(machine)
 
     async def awake(machine: Machine) -> float:

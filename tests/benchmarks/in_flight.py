@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import dask
 from distributed.diagnostics.plugin import SchedulerPlugin
-from harness import Options, Row, main
+from harness import PROTECTED, Options, Row, main, protect
 from machine import DEADLINE_S, SEED, Graph, Machine
 
 ROOTS = 5000
@@ -29,6 +29,8 @@ class Case:
     kind: str = "roots"
     lose: bool = False
     plain: bool = False
+    #: No job: it is plain work beside `PROTECTED` results that a version of a checkpoint has.
+    kept: bool = False
     #: So many of its tasks may be on workers at once: they read and write one target. None: any number.
     tokens: int | None = None
 
@@ -42,6 +44,7 @@ CASES = (
     Case("roots, two workers lost", lose=True),
     Case("roots, plain tasks alongside", plain=True),
     Case("roots that share a dependency, plain tasks alongside, two workers lost", "shared", True, True),
+    Case(f"plain roots, no job, {PROTECTED} protected results", kept=True),
     Case(f"roots that wait for {TOKENS} tokens, two workers lost", lose=True, tokens=TOKENS),
 )
 
@@ -88,6 +91,9 @@ async def _watch(case: Case, nthreads: int, roots: int, install: bool) -> Watch:
         job = None
         if install:
             machine.install()
+        if install and case.kept:
+            await protect(machine, min(roots, PROTECTED))
+        elif install:
             nodes = WORKERS // 2 if case.plain else WORKERS
             job = await machine.open_job("roots", nodes=nodes, max_nodes=WORKERS)
             if case.tokens is not None:
@@ -102,8 +108,9 @@ async def _watch(case: Case, nthreads: int, roots: int, install: bool) -> Watch:
             wanted += await machine.submit(Graph("roots", roots, "plain"))
         losses = {len(wanted) // 3, len(wanted) // 2} if case.lose else set()
         await _compute_in_any_order(machine, wanted, losses, chance)
-        if install:
-            assert job is not None
+        if job is None:
+            assert not install or case.kept
+        else:
             assert job.state == "running"
             assert sum(lane.job is job for lane in machine.engine.state.owner.values()) >= roots
         assert watch.starts >= len(wanted)
