@@ -29,12 +29,14 @@ from typing import Any
 
 import dask
 import distributed
+from dask.utils import key_split
 from distributed import Client, LocalCluster
 from machine import SEED, Graph, Machine
 
 import dask_hpc
 from dask_hpc.checkpoint.plan import Array, Written
 from dask_hpc.scheduler.rpc.service import of
+from dask_hpc.scheduler.tables.jobs import JobRecord
 from dask_hpc.worker.saved import Copy
 
 # what benchmarks share with tests, for a script that imports this module first
@@ -324,6 +326,14 @@ async def protect(machine: Machine, kept: int) -> None:
     protected = of(machine.scheduler).commits.protected
     protected.add(copies)
     assert len(protected) == kept
+
+
+def gated(machine: Machine, job: JobRecord, graph: Graph, tokens: int) -> None:
+    """Have each task of a job's graph need one of so many tokens, as if that had been learned."""
+    target, gate = ("store", "shared"), machine.engine.admission.gate
+    gate.needs |= {(job.name, name): (target,) for name in set(map(key_split, graph._layer()))}
+    gate.limits[target] = tokens
+    job.gate = gate
 
 
 def differences(samples: Mapping[str, list[float]], name: str, base: str = "stock") -> list[float]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import dask
 from distributed.diagnostics.plugin import SchedulerPlugin
-from harness import PROTECTED, Options, Row, main, protect
+from harness import PROTECTED, Options, Row, gated, main, protect
 from machine import DEADLINE_S, SEED, Graph, Machine
 
 ROOTS = 5000
@@ -88,7 +88,7 @@ async def _watch(case: Case, nthreads: int, roots: int, install: bool) -> Watch:
     chance = random.Random(SEED)
     async with Machine(WORKERS, nthreads) as machine:
         scheduler = machine.scheduler
-        job = None
+        job, graph = None, Graph(case.kind, roots, "job")
         if install:
             machine.install()
         if install and case.kept:
@@ -97,13 +97,10 @@ async def _watch(case: Case, nthreads: int, roots: int, install: bool) -> Watch:
             nodes = WORKERS // 2 if case.plain else WORKERS
             job = await machine.open_job("roots", nodes=nodes, max_nodes=WORKERS)
             if case.tokens is not None:
-                # as if that had been learned
-                target, gate = ("store", "shared"), machine.engine.admission.gate
-                gate.needs[job.name, "job-task"], gate.limits[target] = (target,), case.tokens
-                job.gate = gate
+                gated(machine, job, graph, case.tokens)
         watch = Watch(machine)
         scheduler.add_plugin(watch)
-        wanted = await machine.submit(Graph(case.kind, roots, "job"), job)
+        wanted = await machine.submit(graph, job)
         if case.plain:
             wanted += await machine.submit(Graph("roots", roots, "plain"))
         losses = {len(wanted) // 3, len(wanted) // 2} if case.lose else set()

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import instructions
-from harness import Measure, Options, Row, differences, interleave, main, our_cost, row
+from harness import Measure, Options, Row, differences, gated, interleave, main, our_cost, row
 from machine import Graph, Machine, run_async, turns, until, without_gc
 
 BAR_US = 20.0
@@ -23,9 +23,16 @@ TASKS = 20_000
 #: So many where instructions are counted, which takes fifty times as long: all, fast, tiny.
 COUNTED = (8_000, 2_000, 160)
 HELD = 100_000
-#: How many jobs there are, and under which policy.
 KINDS = ("roots", "pairs")
-JOBS = {"1 job": (1, "fcfs"), "4 jobs": (4, "fcfs"), "4 jobs that share nodes": (4, "fair")}
+#: So many tasks of a job may be on workers at once where all read and write one target.
+TOKENS = 12
+#: How many jobs there are, under which policy, and of how many tokens each of their tasks needs one.
+JOBS: dict[str, tuple[int, str, int | None]] = {
+    "1 job": (1, "fcfs", None),
+    f"1 job that waits for {TOKENS} tokens": (1, "fcfs", TOKENS),
+    "4 jobs": (4, "fcfs", None),
+    "4 jobs that share nodes": (4, "fair", None),
+}
 
 
 def run(options: Options) -> list[Row]:
@@ -106,12 +113,14 @@ def _cases(tasks: int, how: instructions.Work = Machine.us_per_task) -> dict[str
     cases: dict[str, Measure] = {}
     for kind in KINDS:
         cases[f"stock {kind}"] = _case(kind, 0, tasks, how)
-        for name, (jobs, policy) in JOBS.items():
-            cases[f"{kind} {name}"] = _case(kind, jobs, tasks, how, policy)
+        for name, (jobs, policy, tokens) in JOBS.items():
+            cases[f"{kind} {name}"] = _case(kind, jobs, tasks, how, policy, tokens)
     return cases
 
 
-def _case(kind: str, jobs: int, tasks: int, how: instructions.Work, policy: str = "") -> Measure:
+def _case(
+    kind: str, jobs: int, tasks: int, how: instructions.Work, policy: str = "", tokens: int | None = None
+) -> Measure:
     async def measure(machine: Machine) -> float:
         if not jobs:
             return await how(machine, [(Graph(kind, tasks, "all"), None)])
@@ -119,7 +128,11 @@ def _case(kind: str, jobs: int, tasks: int, how: instructions.Work, policy: str 
         # under `fair` jobs that declare a name alone take turns on all nodes
         fields = {} if policy == "fair" else {"nodes": machine.size // jobs}
         opened = [await machine.open_job(f"job-{i}", **fields) for i in range(jobs)]
-        return await how(machine, [(Graph(kind, tasks // jobs, job.name), job) for job in opened])
+        graphs = [Graph(kind, tasks // jobs, job.name) for job in opened]
+        if tokens is not None:
+            for job, graph in zip(opened, graphs, strict=True):
+                gated(machine, job, graph, tokens)
+        return await how(machine, list(zip(graphs, opened, strict=True)))
 
     return measure
 

@@ -87,6 +87,17 @@ def test_who_finds_no_token_is_passed_and_comes_back_in_its_turn():
     assert not gate.waiting
 
 
+def test_for_as_many_as_have_room_where_others_ended_nobody_looks_elsewhere():
+    gate, job = gated(3, *map(task, range(8)))
+    sent = send(job)
+    for ended, left, looked_for in ((1, 1, set()), (2, 1, {job}), (0, 0, set())):
+        for ts in sent[:ended]:
+            ts.state = "memory"
+        assert gate.reopen(lambda its, left=left: left * (its is job)) == looked_for
+        sent = sent[ended:] + (again := send(job))
+        assert len(again) == ended
+
+
 def test_a_look_at_the_first_takes_no_token():
     gate, job = gated(1, task(0), task(1))
     assert job.first().key == job.first().key == "write-0"

@@ -11,12 +11,15 @@ import dask
 import dask.array as da
 import numpy as np
 import zarr
+from distributed.core import Status
 from distributed.diagnostics.plugin import SchedulerPlugin
-from helpers import engine, live, record, started, until, within
+from helpers import Gate, engine, live, record, started, through, until, within
+from tasks import inc
 from throttled import ThrottledStore
 
 import dask_hpc
 from dask_hpc.scheduler.install import service_of
+from dask_hpc.scheduler.placing.admission import Admission
 from dask_hpc.sim.what_if import simulate_from
 
 CHUNK = 1 << 18
@@ -123,6 +126,51 @@ async def test_a_shuffle_of_what_waits_for_tokens_gives_what_stock_does_and_take
     assert took == {"read"}
     assert set(gate.needs) == {("shuffles", "read")}
     assert not gate.waiting
+
+
+def tokens_for(s, job, tokens):
+    """Tasks of a job need one of so many tokens, as if that had been learned."""
+    gate = engine(s).admission.gate
+    gate.needs["gated", "gated"], gate.limits["store", "shared"] = (("store", "shared"),), tokens
+    record(s, job).gate = gate
+
+
+@live(4, config={"hpc.sweep": "10 s"})
+async def test_a_token_goes_on_where_its_task_has_ended_and_no_other_worker_is_looked_at(
+    c, s, *workers, monkeypatch
+):
+    rt = await dask_hpc.install(c, policy="fcfs")
+    looks, look = [], Admission._look_everywhere
+
+    def counted(self, *args):
+        looks.append(1)
+        return look(self, *args)
+
+    monkeypatch.setattr(Admission, "_look_everywhere", counted)
+    async with rt.job("gated", nodes=4) as job:
+        await started(s, job, 4)
+        tokens_for(s, job, 2)
+        assert await within(c.gather(c.map(inc, range(60), key="gated", pure=False))) == list(range(1, 61))
+    assert len(looks) < 20
+
+
+@live(2, config={"hpc.sweep": "10 s"}, worker_kwargs={"memory_limit": 0})
+async def test_a_token_goes_elsewhere_when_the_worker_of_its_task_is_paused(c, s, *workers):
+    rt = await dask_hpc.install(c, policy="fcfs")
+    gates = Gate(), Gate()
+    async with rt.job("gated", nodes=2) as job:
+        await started(s, job, 2)
+        tokens_for(s, job, 1)
+        first, second = c.map(through, range(2), gates, key="gated", pure=False)
+        await until(lambda: gates[0].arrived, "it runs")
+        (busy,) = [worker for worker in workers if worker.state.executing_count]
+        busy.status = Status.paused
+        await until(lambda: s.workers[busy.address] not in s.running, "it is paused")
+        gates[0].open()
+        await until(lambda: gates[1].arrived, "the other has the next one", 5)
+        assert [worker.state.executing_count for worker in workers if worker is not busy] == [1]
+        gates[1].open()
+        assert await within(c.gather([first, second])) == [0, 1]
 
 
 class Kept(dict):

@@ -100,12 +100,10 @@ class Admission:
                 if not self._scheduled:
                     self.wake()
                 return
-        lending, watched = self.lending, False
-        if self._aside and not self._scheduled:
+        lending, watched = self.lending, any(self.watched)
+        if self._aside:  # who waits for a token of it has a thread there, too
+            self.dirty.update([address] if address is not None else ())
             self.wake()
-        for one in self.watched:
-            if one:
-                watched = True
         queued = lane is not None and lane.kind == "queue"
         if queued and not (watched or lending.wanted or address in lending.loans or self.queue.closed):
             return  # stock fills the slot
@@ -175,7 +173,7 @@ class Admission:
         batch: Batch = []
         lent: Batch = []
         if self.gate.needs or self._aside:
-            self.offered |= self.gate.reopen()
+            self.offered |= self.gate.reopen(self._left)
         if self.grown or self.offered:
             lent = self._look_everywhere(batch, stimulus_id)
         if self.sharing.with_plain and self.queue.waits():
@@ -231,6 +229,12 @@ class Admission:
                 writes.fill_from_queue(scheduler, stimulus_id)
         if any(self.watched):
             self._handle(_PASSED)
+
+    def _left(self, job: JobRecord) -> int:
+        """Idle threads of the job's own workers that tasks have left since the last pass."""
+        serving, scheduler = self._serving, self.state.scheduler
+        workers = [scheduler.workers.get(address) for address in self.dirty if serving.get(address) is job]
+        return sum([max(0, self._room(reads.idle_threads(scheduler, ws), job, ws)) for ws in workers if ws])
 
     def _room(self, slots: int, job: JobRecord, worker: WorkerState) -> int:
         """How many of the free slots of a worker the job may use now."""
@@ -386,8 +390,7 @@ class Admission:
         heapq.heapify(open_workers)
         owner = self.state.owner
         while open_workers:
-            ts = job.next_held()
-            if ts is None:
+            if (ts := job.next_held()) is None:
                 return
             load, address, slots, ws = open_workers[0]
             batch.append((ts, ws, owner[ts.key]))

@@ -9,7 +9,7 @@ job has a gate. Plain work never has one.
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -94,13 +94,19 @@ class Gate:
         """Tokens for somebody who is no task and writes a target."""
         return Lease(self, target)
 
-    def reopen(self) -> set[JobRecord]:
+    def reopen(self, left: Callable[[JobRecord], int] = lambda job: 0) -> set[JobRecord]:
         """Let go of the tokens of tasks that have ended; jobs whose tasks may have one now, held again.
 
         To be asked between two passes of admission: a task that was to be sent, and was not, has none any
         more.
+
+        Parameters
+        ----------
+        left
+            How many tasks of a job go where others have just ended, which is looked at anyway: a job that has
+            no more than these is not given.
         """
-        again: set[JobRecord] = set()
+        again: Counter[JobRecord] = Counter()
         for target, taken in self._taken.items():
             for key in [key for key, ts in taken.items() if not _at_it(ts)]:
                 del taken[key]
@@ -112,11 +118,11 @@ class Gate:
                 job, ts = waiting.popleft()
                 if _waits(job, ts):
                     job.park(ts)
-                    again.add(job)
+                    again[job] += 1
                     room -= 1
             if not waiting:
                 del self.waiting[target]
-        return again
+        return {job for job, count in again.items() if count > left(job)}
 
     def drop(self, job: JobRecord) -> None:
         """Have a job go on without tokens: what was set aside is held as before."""
