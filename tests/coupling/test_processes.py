@@ -9,9 +9,36 @@ import time
 
 import numpy as np
 import pytest
-from sources import Producer, whole
+from coupled import opened, started
+from helpers import live
+from sources import Producer, asked, nothing_left, producers, told, whole
 
 import dask_hpc
+from dask_hpc.worker.coupling import ring
+
+
+def lies_in_a_ring(array):
+    """Whether an array is a view of a slot that the program has written to."""
+    while isinstance(array, np.ndarray):
+        array = array.base
+    return type(array) is ring._Slot
+
+
+@live(workers=1, timeout=60)
+async def test_a_block_is_copied_once_into_the_slot_that_its_analysis_reads(c, s, a):
+    flow, values = await started(c)
+    await flow.analyse(lambda ds: lies_in_a_ring(ds["T"].values), name="in_the_ring")
+    inside = flow.results("in_the_ring", timeout=30)
+    async with producers(s, (0, 8)) as made:
+        await opened(made)
+        for step in range(3):
+            made[0].tell("send", step=step)
+            # the program has other values in its array by then
+            assert (await anext(values), await told(made[0])) == ((step, float(step)), True)
+            assert await anext(inside) == (step, True)
+        assert await asked(made[0], "ways") == [3, 0]
+    await flow.close()
+    await nothing_left(s, a)
 
 
 def test_workers_that_are_killed_cost_no_step_as_their_blocks_are_sent_again():

@@ -9,7 +9,7 @@ import pytest
 from coupled import FIELDS, opened, started
 from distributed import wait
 from helpers import live
-from sources import nothing_left, producers
+from sources import nothing_left, producers, told
 
 import dask_hpc
 from dask_hpc.client import turns
@@ -47,6 +47,8 @@ async def test_an_analysis_that_raises_does_so_for_its_reader_and_the_next_step_
         with pytest.raises(RuntimeError, match=said.format("KeyboardInterrupt", 1)):
             await anext(ended)
         assert await anext(inverse) == (1, 1.0)
+        # the program sees nothing of it
+        assert (sum(await told(made[0])), await told(made[0])) == (2, "closed")
     await flow.close()
     await nothing_left(s, a)
 
@@ -89,6 +91,7 @@ async def test_a_callback_that_raises_is_told_in_the_status_and_the_flow_goes_on
         made[0].tell("many", first=0, last=3)
         made[0].tell("close")
         assert [each async for each in values] == [(step, float(step)) for step in range(3)]
+        assert (sum(await told(made[0])), await told(made[0])) == (3, "closed")
     assert told_of == ["", "step 0: StopIteration: no more", "step 1: SystemExit: enough"]
     assert (await flow.status())["callback_error"] == "step 2: KeyError: 'no such thing'"
     # nothing comes of it any more, and its name is free
