@@ -18,6 +18,7 @@ from stress_sequences import run
 #: What is printed, in this order: title and count.
 ROWS = (
     "operations",
+    "operations with lending on",
     "graphs",
     "jobs",
     "jobs refused",

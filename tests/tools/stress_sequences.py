@@ -55,6 +55,7 @@ async def run_sequence(sequence: Sequence) -> Report:
             said = await OPERATIONS[operation.name][0](run, random.Random(operation.seed), sequence)
             report.log.append(f"{number} {operation.name} {said}")
             report.counts["operations"] += 1
+            report.counts["operations with lending on"] += sequence.settings["lend_s"] > 0
             run.check(f"after {number} {operation.name}")
             await asyncio.sleep(operation.pause_s)
             run.check(f"later than {number} {operation.name}")
