@@ -17,9 +17,11 @@ from typing import Any
 import numpy as np
 import zarr
 from distributed import Client, LocalCluster, wait
+from distributed.metrics import context_meter
 from distributed.threadpoolexecutor import ThreadPoolExecutor
 from harness import Options, Row, main, row
 from throttled import ThrottledStore
+from zarr.storage import MemoryStore
 
 import dask_hpc
 from dask_hpc.wire import COUNTED_SPAN
@@ -263,7 +265,29 @@ def _cost(options: Options, folder: Path) -> list[Row]:
     return [
         row("CPU time of a task whose job is counted, over one in stock", asked, "us", bar=50.0),
         row("of one beside it that has not asked", others, "us"),
+        row("of one that reads a chunk of a metered store", _metered(count // 5, rounds), "us", bar=50.0),
     ]
+
+
+def _metered(count: int, rounds: int) -> list[float]:
+    """Microseconds of CPU by which reading a chunk of 8 KiB takes longer where it is counted."""
+    store = MemoryStore()
+    values = zarr.create_array(store, shape=(1, 1024), chunks=(1, 1024), dtype="f8", compressors=None)
+    values[:] = 1.0
+    ways = [zarr.open_array(one, mode="r") for one in (store, dask_hpc.metered(store, "memory"))]
+    told: list[float] = []
+
+    def each(array: Any) -> float:
+        began_s = time.process_time()
+        for _ in range(count):
+            array[:]
+        return (time.process_time() - began_s) / count * 1e6
+
+    # as a worker has it while it executes a task
+    with context_meter.add_callback(lambda label, value, unit: told.append(value)):
+        more = [counted - plain for plain, counted in ([each(way) for way in ways] for _ in range(rounds))]
+    assert len(told) >= rounds * count
+    return more
 
 
 if __name__ == "__main__":
