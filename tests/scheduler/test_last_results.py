@@ -5,7 +5,7 @@ from __future__ import annotations
 import dask
 import numpy as np
 import pytest
-from distributed import Client
+from distributed import Client, wait
 from helpers import Gate, live, until
 
 import dask_hpc
@@ -17,6 +17,18 @@ AT_END = {"hpc.checkpoint.every": "1 h", "hpc.tick": "1 h"}
 
 def made(number):
     return np.full(50, float(number))
+
+
+def made_behind(gate, make, *args):
+    gate.wait()
+    return make(*args)
+
+
+class Unpicklable:
+    """A result that is in no version."""
+
+    def __reduce__(self):
+        raise TypeError("it stays where it is")
 
 
 @pytest.fixture
@@ -66,3 +78,55 @@ async def test_who_waits_for_a_job_has_its_last_version(c, s, *workers, tmp_path
         assert (await job.wait())["state"] == "completed"
         assert Store(tmp_path).newest("prep").complete
         del futures
+
+
+async def script_that_ends(c, s, before, *last):
+    """A job whose script ends as soon as the last of its results are there; gives their keys."""
+    await dask_hpc.install(c, "fcfs")
+    async with Client(s.address, asynchronous=True) as client:
+        rt = await dask_hpc.runtime(client)
+        async with rt.job("night", protect=True):
+            await before(client)
+            gate = Gate()
+            # the job is closed, and not done
+            futures = [client.submit(made_behind, gate, *make, pure=False) for make in last]
+        gate.open()
+        await wait(futures)
+    await until(lambda: client.id not in s.clients, "its client has gone")
+    return [future.key for future in futures]
+
+
+async def let_go(s):
+    await until(lambda: not any(name.startswith("hpc-") for name in s.clients), "results are let go")
+
+
+@live(workers=2)
+async def test_results_stay_that_the_version_under_way_at_the_end_has_not(c, s, *workers, tmp_path, gate):
+    async def begun(client):
+        client.first = client.map(made, range(4))
+        await until(lambda: gate.arrived, "a version is begun")
+
+    settings = {"hpc.checkpoint.every": "50 ms", "hpc.tick": "50 ms", "hpc.checkpoint.store": str(tmp_path)}
+    with dask.config.set(settings):
+        keys = await script_that_ends(c, s, begun, (made, 4), (made, 5))
+        gate.open()
+        versions = Store(tmp_path).versions
+        await until(lambda: [one.complete for one in versions("night")] == [True, True], "all is written")
+        back = await dask_hpc.restore("night", c, store=tmp_path)
+        assert len(back) == 6
+        assert back.keys() >= set(keys)
+        await let_go(s)
+
+
+@live(workers=2)
+async def test_results_stay_when_the_last_version_fails_for_one_of_them(c, s, *workers, tmp_path, gate):
+    async def nothing(client):
+        pass
+
+    with dask.config.set(AT_END | {"hpc.checkpoint.store": str(tmp_path)}):
+        keys = await script_that_ends(c, s, nothing, (made, 4), (Unpicklable,))
+        gate.open()
+        versions = Store(tmp_path).versions
+        await until(lambda: [one.complete for one in versions("night")] == [True], "the rest is written")
+        assert (await dask_hpc.restore("night", c, store=tmp_path)).keys() == {keys[0]}
+        await let_go(s)

@@ -28,7 +28,7 @@ from dask_hpc.errors import CheckpointError
 from dask_hpc.scheduler.checkpoint.commit import Commit
 from dask_hpc.scheduler.checkpoint.commits import Commits
 from dask_hpc.scheduler.checkpoint.protected_job import ProtectedJob
-from dask_hpc.scheduler.checkpoint.results import Next, Results, found_in
+from dask_hpc.scheduler.checkpoint.results import Results, found_in
 from dask_hpc.scheduler.checkpoint.rows import versions_row
 from dask_hpc.scheduler.core.engine import Engine
 from dask_hpc.scheduler.core.notices import notify
@@ -185,7 +185,7 @@ class ProtectedJobs:
         """A job is about to be closed: if it is done, its results stay until written, whoever lets go."""
         one = self._of.get(job)
         if one is not None and one.topic is None and one.record.done:
-            one.hold(self._state.scheduler, self._next(one))
+            one.hold(self._state.scheduler, self._commits.protected.in_versions)
 
     async def job_saved(self, job: str, timeout_s: float) -> bool:
         """Wait so long for the last version of a job that has ended; whether it is whole, or has failed."""
@@ -303,9 +303,11 @@ class ProtectedJobs:
         self._engine.rest()
 
     async def _at_end(self, id: str, one: ProtectedJob) -> None:
-        """Begin its last version as a job ends: who has waited for that lets go of its results soon."""
+        """Begin its last version as a job ends, or when the one that is being written is over."""
         await one.record.ended.wait()
         if one.topic is None and self._of.get(id) is one:
+            # who has waited for that lets go of its results soon, and the version may fail at first
+            one.hold(self._state.scheduler, self._commits.protected.in_versions)
             self._end(id, one)
 
     async def _through(self, id: str, one: ProtectedJob, soon_s: float = _SOON_S) -> None:
@@ -341,7 +343,7 @@ class ProtectedJobs:
         """Begin a version of a job's results, if there is anything new."""
         if one.writing:
             return
-        found = self._next(one)
+        found = one.results.next(self._state.scheduler, self._commits.protected.in_versions)
         if found is None or one.results.theirs:
             one.tried_s = self._state.now_s()
             if found is not None and not one.told:
@@ -349,9 +351,6 @@ class ProtectedJobs:
             return
         plan, keys, known = found
         self._follow(one, self._commits.begin(plan, keys, one.store, id, known, services=one.services))
-
-    def _next(self, one: ProtectedJob) -> Next | None:
-        return one.results.next(self._state.scheduler, self._commits.protected.in_versions)
 
     def _follow(self, one: ProtectedJob, commit: Commit) -> None:
         one.asked_s, one.newest = None, commit
@@ -373,7 +372,7 @@ class ProtectedJobs:
             one.newest, one.tried_s, one.ended = None, None, False
         elif one.topic is None and one.ended and self._of.get(one.record.id) is one:
             self._unsaved(one, commit.reason)
-        if one.ended and self._of.get(one.record.id) is one:
+        if self._has_ended(one.record.id) and self._of.get(one.record.id) is one:
             self._end(one.record.id, one)
         self._engine.handle(VersionEnded(one.record.id))
 
@@ -389,7 +388,7 @@ class ProtectedJobs:
 
     def _unsaved(self, one: ProtectedJob, reason: str) -> None:
         """Results of a job that has ended are in no version: say so, and try again for a while."""
-        if self._next(one) is None:
+        if one.results.next(self._state.scheduler, self._commits.protected.in_versions) is None:
             return  # nobody has them any more
         again = one.try_again(self._state.now_s())
         if one.failed > 1 and again:

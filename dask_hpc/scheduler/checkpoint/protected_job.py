@@ -8,7 +8,8 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from dask_hpc.scheduler.checkpoint.commit import Commit
-from dask_hpc.scheduler.checkpoint.results import Next, Results
+from dask_hpc.scheduler.checkpoint.copies import InVersions
+from dask_hpc.scheduler.checkpoint.results import Results
 from dask_hpc.scheduler.internals import writes
 from dask_hpc.scheduler.tables.jobs import JobRecord
 from dask_hpc.scheduler.tables.state import State
@@ -76,9 +77,9 @@ class ProtectedJob:
         self.again_s = now_s + AGAIN_S * 2 ** (self.failed - 1)
         return not self.ended
 
-    def hold(self, scheduler: Scheduler, found: Next | None) -> None:
-        """Have what is new of the next version, if there is to be one, stay until `let_go`."""
-        if found is not None:
+    def hold(self, scheduler: Scheduler, protected: InVersions) -> None:
+        """Have what is new of the next version (see `Results.next`) stay until `let_go`."""
+        if (found := self.results.next(scheduler, protected)) is not None:
             _, keys, known = found
             self.held.update(key for key in keys if key not in known)
             writes.want(scheduler, self.held, self._holder)
