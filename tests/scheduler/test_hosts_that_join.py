@@ -1,4 +1,4 @@
-"""Hosts that come while a version for memory waits for results: they are hosts of it as the others are."""
+"""Hosts that come or go while a version for memory waits for results: those of its end are its hosts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 
 import numpy as np
 import pytest
-from helpers import live, until, within
+from helpers import Gate, live, through, until, within
 from live_hosts import host, lose, records
 
 import dask_hpc
@@ -22,10 +22,15 @@ async def latest(rt):
     return row
 
 
-async def a_version_that_waits(c, s, rt, *workers):
-    """A block on each of these hosts, and one that waits for a host with the resource ``late``."""
+async def a_version_that_waits(c, s, rt, *workers, gate=None):
+    """A block on each of these hosts, and one that waits for a host with the resource ``late``, or there for
+    a gate.
+    """
     blocks = [await c.scatter([np.full(100, 1.0)], workers=[w.address], hash=False) for w in workers]
-    late = c.submit(np.full, 100, 2.0, resources={"late": 1}, pure=False)
+    if gate is None:
+        late = c.submit(np.full, 100, 2.0, resources={"late": 1}, pure=False)
+    else:
+        late = c.submit(through, np.full(100, 2.0), gate, workers=[workers[0].address], pure=False)
     futures = [*(future for (future,) in blocks), late]
     commit = await rt.checkpoint(futures, "field", levels=("L1", "L2"), wait=False)
     there = [future.key for future in futures[:-1]]
@@ -49,6 +54,26 @@ async def test_what_a_host_holds_that_has_joined_meanwhile_outlives_it(c, s):
         back = await within(c.gather(futures))
         assert [values[0] for values in back] == [1.0, 1.0, 2.0]
         assert of(s).commits.protected.restored >= 1
+        assert of(s).commits.protected.recomputed == 0
+
+
+@live(workers=0)
+async def test_hosts_that_have_none_of_it_hold_parities_if_they_are_there_at_its_end(c, s):
+    async with AsyncExitStack() as stack:
+        rt, gate = await dask_hpc.install(c), Gate()
+        alpha, beta = [await host(stack, s, name) for name in ("alpha", "beta")]
+        futures, commit = await a_version_that_waits(c, s, rt, alpha, gate=gate)
+        await lose(s, beta)
+        await host(stack, s, "gamma")
+        gate.open()
+        await within(commit.wait())
+        row = await commit.status()
+        assert (row["levels"], row["reason"]) == (["L1", "L2"], "")
+        assert (await latest(rt))["losses_survived"] == 1
+        await lose(s, alpha)
+        # scattered data, and what can be computed again
+        back = await within(c.gather(futures))
+        assert [values[0] for values in back] == [1.0, 2.0]
         assert of(s).commits.protected.recomputed == 0
 
 

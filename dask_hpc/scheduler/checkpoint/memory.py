@@ -216,9 +216,9 @@ class Memory:
         return InMemory(domains, manager, self._state.settings.checkpoint_transfer, tuple(self._over))
 
     async def _joined(self, version: InMemory, writing: Writing) -> InMemory:
-        """A version that is written, with the hosts of now if some that hold it came while it was."""
+        """A version that is written, with the hosts of now if others may have come, or gone, while it was."""
         held = {home for home, _ in writing.held}
-        if held <= version.domains.keys():
+        if held <= version.domains.keys() and not writing.waits:
             return version
         try:
             there = (await self._begin(writing)).domains
