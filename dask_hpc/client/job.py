@@ -26,7 +26,7 @@ from dask_hpc.client import timelines
 from dask_hpc.client.arguments import text_of
 from dask_hpc.client.commit import warn_of_memory
 from dask_hpc.clock import stopwatch_s
-from dask_hpc.errors import DaskHPCError, JobCancelled, JobFailed
+from dask_hpc.errors import DaskHPCError, InstallError, JobCancelled, JobFailed
 from dask_hpc.program.producer import IN_PROGRAM, Producer, check_timeout
 from dask_hpc.show import job_html, line, never_raises
 from dask_hpc.wire import ANNOTATION, BIND, CLOSE, OPEN, SERVICES
@@ -371,7 +371,8 @@ class Job:
     def wait(self, timeout: float | None = None) -> Any:
         """Wait until the job has ended; returns its row.
 
-        Of a job that says ``protect`` the last version is whole then, or has failed: the log says so.
+        Of a job that says ``protect``, however it has ended, the last version is whole then, or has failed:
+        the log says so.
 
         Parameters
         ----------
@@ -396,16 +397,25 @@ class Job:
         return self.channel.run(self._wait, timeout)
 
     async def _wait(self, timeout: float | None) -> Any:
-        began_s = stopwatch_s()
-        row = await self._wait_for_end(timeout)
+        end_s = None if timeout is None else stopwatch_s() + timeout
+        try:
+            row = await self._wait_for_end(timeout)
+        except (JobFailed, JobCancelled):
+            # what has come of it is not to be lost with the cluster of a script that ends now
+            with suppress(InstallError):  # it is uninstalled
+                await self._wait_for_results(end_s)
+            raise
+        await self._wait_for_results(end_s)
+        return row
+
+    async def _wait_for_results(self, end_s: float | None) -> None:
         # of one that was found nobody knows here whether it says protect
         while self._spec.get("protect") or not self._opened:
-            left_s = _POLL_S if timeout is None else timeout - (stopwatch_s() - began_s)
+            left_s = _POLL_S if end_s is None else end_s - stopwatch_s()
             if await self.channel.ask("job_saved", job=self.id, timeout_s=min(_POLL_S, max(0.0, left_s))):
                 break
             if left_s <= 0.0:
                 raise TimeoutError(f"job {self.id} has ended, and its last results are still being written")
-        return row
 
     async def _wait_for_end(self, timeout: float | None) -> Any:
         job = self.require_id()

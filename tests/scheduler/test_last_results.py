@@ -10,6 +10,7 @@ from helpers import Gate, live, until
 
 import dask_hpc
 from dask_hpc.checkpoint.store import Store
+from dask_hpc.errors import JobCancelled, JobFailed
 
 #: No version is due before the end, and no tick comes in time to begin one.
 AT_END = {"hpc.checkpoint.every": "1 h", "hpc.tick": "1 h"}
@@ -78,6 +79,28 @@ async def test_who_waits_for_a_job_has_its_last_version(c, s, *workers, tmp_path
         assert (await job.wait())["state"] == "completed"
         assert Store(tmp_path).newest("prep").complete
         del futures
+
+
+@pytest.mark.parametrize("error", [JobFailed, JobCancelled])
+@live(workers=2)
+async def test_who_waits_for_a_job_that_ends_badly_has_its_last_one(c, s, *workers, tmp_path, gate, error):
+    with dask.config.set(AT_END | {"hpc.checkpoint.store": str(tmp_path)}):
+        rt = await dask_hpc.install(c, "fcfs")
+        async with rt.job("prep", protect=True) as job:
+            futures = c.map(made, range(4))
+            await wait(futures)
+            if error is JobFailed:
+                futures.append(c.submit(made, "what is no number"))
+                await wait(futures)
+            else:
+                await job.cancel()
+        with pytest.raises(TimeoutError, match="has ended, and its last results are still being written"):
+            await job.wait(1.0)
+        gate.open()
+        with pytest.raises(error):
+            await job.wait()
+        assert Store(tmp_path).newest("prep").complete
+        assert len(await dask_hpc.restore("prep", c, store=tmp_path)) == 4
 
 
 async def script_that_ends(c, s, before, *last):
