@@ -21,7 +21,7 @@ from dask_hpc.checkpoint.names import checked_folder, checked_key_file, checked_
 from dask_hpc.client.arguments import client_of
 from dask_hpc.client.commit import Commit
 from dask_hpc.config import find
-from dask_hpc.errors import CheckpointError, CheckpointTypeError, InstallError
+from dask_hpc.errors import CheckpointError, CheckpointTypeError, InstallError, UnknownCheckpoint
 from dask_hpc_policies.codec import encode
 from dask_hpc_policies.params import Bool, Duration
 
@@ -184,7 +184,7 @@ async def restored(
     """What `restore` does, and which version it has taken."""
     from dask_hpc.checkpoint.opening import TRUST, open_checkpoint
     from dask_hpc.checkpoint.store import Store
-    from dask_hpc.checkpoint.store_threads import Asked, SilentStoreError
+    from dask_hpc.checkpoint.store_threads import Asked
     from dask_hpc.checkpoint.versions import UnseenStoreError
     from dask_hpc.worker.in_memory import open_records
 
@@ -207,7 +207,9 @@ async def restored(
         except CheckpointError as error:
             if not records:
                 raise type(error)(f"{error}; {held['why']}" if held else str(error)) from None
-            if version is None and isinstance(error, (SilentStoreError, UnseenStoreError)):
+            # that there is none is no news; one that is damaged may be newer
+            known = isinstance(error, UnknownCheckpoint) and not isinstance(error, UnseenStoreError)
+            if version is None and not known:
                 warnings.warn(
                     f"version {held['version']} of {name!r} is restored from the memory of hosts, the store "
                     f"may have a later one: {error}",

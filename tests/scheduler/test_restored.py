@@ -268,6 +268,19 @@ async def test_what_cannot_be_is_refused_at_once_and_leaves_the_store_as_it_was(
 
 
 @live(workers=1)
+async def test_who_gets_an_older_version_of_memory_for_a_damaged_one_is_told(c, s, a, tmp_path):
+    rt = await dask_hpc.install(c, checkpoint_store=str(tmp_path))
+    first, second = await c.scatter([np.zeros(3), np.ones(3)])
+    await rt.checkpoint(first, "field", levels="L1")
+    commit = await rt.checkpoint(second, "field", levels="L3")
+    Path(commit.path, "manifest.json").write_text("{")
+    told = "version 1 of .field. is restored from .* the store may have a later one: .*000002"
+    with pytest.warns(UserWarning, match=told):
+        back = await dask_hpc.restore("field", c)
+    np.testing.assert_array_equal(await back, np.zeros(3))
+
+
+@live(workers=1)
 async def test_a_byte_that_has_changed_in_memory_is_never_another_value(c, s, a):
     rt = await dask_hpc.install(c)
     value = c.submit(np.arange, 3000)
