@@ -19,7 +19,7 @@ async def waits_for_gpu(c, s):
     with dask.annotate(hpc_job=None):
         future = c.submit(inc, 1, key="needs-gpu", resources={"gpu": 1})
     await until(lambda: "needs-gpu" in s.tasks and s.tasks["needs-gpu"].state == "no-worker", "it waits")
-    await until(lambda: any(job.stranded for job in engine(s).state.plain), "as plain work")
+    await until(lambda: any(job.stranded or job.bound for job in engine(s).state.plain), "as plain work")
     return future
 
 
@@ -47,7 +47,7 @@ async def test_a_job_has_all_nodes_beside_such_a_task_and_makes_room_for_others(
     async with rt.job("open", nodes=2, min_nodes=1, max_nodes=2) as job:
         await started(s, job, 2)
         state = engine(s).state
-        plain = next(one for one in state.plain if one.stranded)
+        plain = next(one for one in state.plain if one.stranded or one.bound)
         assert (plain.held, state.unserved(plain), state.starving(plain)) == (1, True, False)
         with dask.annotate(hpc_job=None):
             other = c.submit(inc, 1, pure=False)
@@ -58,7 +58,7 @@ async def test_a_job_has_all_nodes_beside_such_a_task_and_makes_room_for_others(
 
 def plain_work(**states: str) -> tuple[Any, dict[str, Any], dict[str, Any]]:
     """A job with a task in each state, by lane and number, as in ``free0``; all have once found no worker."""
-    job: Any = SimpleNamespace(processing=0, stranded={}, inherited=set(), is_default=True)
+    job: Any = SimpleNamespace(processing=0, stranded={}, bound={}, inherited=set(), is_default=True)
     job.lanes = {kind: Lane(job, kind, AllotmentSet()) for kind in ("queue", "rest", "free")}
     for key, state in states.items():
         job.processing += state == "processing"
@@ -85,6 +85,8 @@ def plain_work(**states: str) -> tuple[Any, dict[str, Any], dict[str, Any]]:
 )
 def test_work_is_what_executes_or_may_run_on_any_node(states: dict[str, str], busy: bool) -> None:
     job, tasks, owner = plain_work(**states)
+    assert at_work(job, tasks, owner) is busy
+    job.bound, job.stranded = job.stranded, {}
     assert at_work(job, tasks, owner) is busy
     if states:
         # some are forgotten and still noted

@@ -378,10 +378,9 @@ def test_a_job_without_a_node_holds_what_may_run_anywhere_and_nothing_that_is_bo
     job = JobRecord("waits", spec, resolve(spec, 1), client=None)
     lanes = {**job.lanes, "pinned": Lane(job, "rest", AllotmentSet()), "of a shuffle": job.lanes["p2p"]}
     kinds = ("rest", "p2p", "free", "pinned", "of a shuffle")
+    waits = {"state": "no-worker", "priority": (0,), "annotations": None}
     tasks = {
-        kind: SimpleNamespace(
-            key=kind, state="no-worker", worker_restrictions=lanes[kind].restriction, priority=(0,)
-        )
+        kind: SimpleNamespace(key=kind, worker_restrictions=lanes[kind].restriction, **waits)
         for kind in kinds
     }
     tasks["of a shuffle"].worker_restrictions = {"where its input is"}
@@ -389,7 +388,13 @@ def test_a_job_without_a_node_holds_what_may_run_anywhere_and_nothing_that_is_bo
     owner = {kind: lanes[kind] for kind in kinds} | {"sent": lanes["rest"]}
     job.stranded = dict.fromkeys([*tasks, "gone"])
     scheduler = SimpleNamespace(tasks=tasks, running=(), workers={})
-    state = SimpleNamespace(scheduler=scheduler, owner=owner)
-    assert of_lending.Lending(state, None).wants(job)
+    lending = of_lending.Lending(SimpleNamespace(scheduler=scheduler, owner=owner), None)
+    assert lending.wants(job)
     assert [entry[2].key for entry in job.queue] == ["rest", "p2p"]
-    assert job.stranded.keys() == {"free", "pinned", "of a shuffle", "sent", "gone"}
+    # a pass looks at none of them twice, however many there are
+    assert (job.stranded, [*job.bound]) == ({}, ["free", "pinned", "of a shuffle"])
+    # with its first node; those that a user has restricted are placed by stock, when their worker comes
+    assert lending.unplaced(job) == ["pinned", "of a shuffle", "rest", "p2p"]
+    assert (job.stranded, [*job.bound]) == ({}, ["free"])
+    tasks["free"].state = "processing"
+    assert (lending.unplaced(job), job.bound) == ([], {})

@@ -107,6 +107,7 @@ class Lifecycle:
             job.unfinished = job.processing = job.held = job.guests = job.erred = 0
             job.queue.clear()
             job.stranded.clear()
+            job.bound.clear()
             job.nodeless = False
             if job.closed:
                 self.end(job, "cancel", ReasonCode.RESTARTED, "the cluster was restarted")

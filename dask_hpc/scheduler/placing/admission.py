@@ -254,10 +254,9 @@ class Admission:
             self._common = common.version
             grown |= {job for job in self.state.jobs.named if job.reach is common}
         for job in grown:
-            if (job.stranded or job.nodeless) and len(job.reach):
-                unplaced, job.stranded = [*job.stranded, *self.lending.unheld(job)], {}
+            if (job.stranded or job.bound or job.nodeless) and len(job.reach):
                 # those that find none now either, since all are paused, the plugin hears of and puts back
-                writes.retry_unplaced(self.state.scheduler, unplaced, stimulus_id)
+                writes.retry_unplaced(self.state.scheduler, self.lending.unplaced(job), stimulus_id)
         jobs = sorted(grown | offered, key=lambda job: job.submit_s)
         if not any(len(job.allotment) for job in self.state.plain) and self.queue.waits():
             self.queue.draw(_DRAWN, stimulus_id)

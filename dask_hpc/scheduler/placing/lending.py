@@ -249,21 +249,41 @@ class Lending:
         closed = [where for where in own if not self._runs(where)]
         if not closed:
             return
-        for key in list(job.stranded):
+        # this runs in most passes: what is not held is looked at no more
+        stranded, job.stranded = job.stranded, {}
+        for key in stranded:
             ts, lane = tasks.get(key), owner.get(key)
+            if ts is None or lane is None or ts.state != "no-worker":
+                continue
             # not what belongs on one node; an actor as well, which stays there, as results do: else it would
             # wait for as long as a job that has every node is idle. What ends a shuffle, too: its outputs are
             # where its first input was made
-            if ts is None or lane is None:
-                continue
             where = lane.restriction
-            if where is None or not any(where is each for each in closed):
-                continue
-            if ts.state == "no-worker" and ts.worker_restrictions is where:
-                del job.stranded[key]
+            if ts.worker_restrictions is not where or not any(where is each for each in own):
+                job.bound[key] = None
+            elif not any(where is each for each in closed):
+                job.stranded[key] = None
+            else:
                 writes.hold(ts)
                 job.park(ts)
                 job.nodeless = True
+
+    def unplaced(self, job: JobRecord) -> list[Any]:
+        """Keys of the job's tasks that may find a worker now that its allotment has changed.
+
+        Those that their user has restricted are none: whose a worker is does not matter to them.
+        """
+        tasks, owner = self.state.scheduler.tasks, self.state.owner
+        stranded, job.stranded, job.bound = {**job.bound, **job.stranded}, {}, {}
+        found = []
+        for key in stranded:
+            ts, lane = tasks.get(key), owner.get(key)
+            if ts is not None and lane is not None and ts.state == "no-worker":
+                if lane.kind == "free":
+                    job.bound[key] = None
+                else:
+                    found.append(key)
+        return [*found, *self.unheld(job)]
 
     def unheld(self, job: JobRecord) -> list[Any]:
         """Keys of tasks that the job holds for want of a node, which it has now: held no more from here on.

@@ -331,8 +331,8 @@ class Ownership:
         job.unfinished = job.processing = job.held = job.guests = 0
         while (ts := job.next_held()) is not None:
             heir.park(ts)
-        heir.stranded.update(job.stranded)
-        job.stranded = {}
+        heir.stranded.update({**job.stranded, **job.bound})
+        job.stranded, job.bound = {}, {}
         heir.nodeless |= job.nodeless
         return bound
 
@@ -359,7 +359,7 @@ class Ownership:
     def unplaced_by_users(self) -> list[TaskState]:
         """Tasks without a worker that the user has restricted."""
         tasks, owner = self.state.scheduler.tasks, self.state.owner
-        stranded = chain.from_iterable(job.stranded for job in self.state.jobs.active.values())
+        stranded = chain.from_iterable((*job.stranded, *job.bound) for job in self.state.jobs.active.values())
         found = {key: tasks[key] for key in stranded if key in owner and owner[key].kind == "free"}
         return [ts for ts in found.values() if ts.state == "no-worker"]
 

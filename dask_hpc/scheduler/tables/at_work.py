@@ -27,9 +27,10 @@ def at_work(job: JobRecord, tasks: Mapping[Any, Any], owner: Mapping[Any, Lane[A
     """
     if job.processing or not job.held:
         return job.processing > 0
-    if not job.held <= len(job.stranded) <= _LOOKED_AT:
+    if not job.held <= len(job.stranded) + len(job.bound) <= _LOOKED_AT:
         return True
     free = {job.lanes["free"], *(lane for lane in job.inherited if lane.kind == "free")}
     # some may have found a worker since, or belong to another job
-    here = [ts for key in job.stranded if owner.get(key) in free and (ts := tasks.get(key)) is not None]
+    unplaced = {**job.stranded, **job.bound}
+    here = [ts for key in unplaced if owner.get(key) in free and (ts := tasks.get(key)) is not None]
     return job.held > sum(ts.state == "no-worker" for ts in here)

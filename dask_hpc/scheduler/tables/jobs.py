@@ -124,6 +124,8 @@ class JobRecord:
         self.queue: list[tuple[Any, int, Any]] = []
         #: Unheld tasks that found no worker: looked at again when the allotment grows.
         self.stranded: dict[Any, None] = {}
+        #: Such tasks that are not lent a slot either: they belong on one node, or where their user has said.
+        self.bound: dict[Any, None] = {}
         #: Whether some of them have been held because it had no node; see `Lending.unheld`.
         self.nodeless = False
         #: Sets held tasks aside that have to wait for a token (`placing.gate.Gate`); None: none has.
