@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
+from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from functools import partial
@@ -35,6 +36,8 @@ from dask_hpc_policies.protocol import InvalidPolicy, UnknownPolicy
 _LISTS: dict[str, type[Rows]] = {"jobs": Jobs, "decisions": Decisions}
 #: So long after an answer the runtime is taken to be there, in seconds.
 _KNOWN_S = 60.0
+#: Jobs whose handles are remembered.
+_OPENED_KEPT = 100
 #: Answers about the whole that are remembered.
 _REMEMBERED = ("status", "jobs")
 #: Errors that the scheduler side reports by name.
@@ -85,6 +88,8 @@ class Channel:
         self.answered_s: float | None = None
         #: The last answers about the whole: shown when the cluster does not answer, or must not be asked.
         self.known: dict[str, Any] = {}
+        #: Handles of the jobs that were opened last, whatever has become of them.
+        self.opened: deque[Any] = deque(maxlen=_OPENED_KEPT)
         #: The last question that nobody waited for when it was asked.
         self._behind: Future[Any] | None = None
 

@@ -81,6 +81,8 @@ class Job:
         #: Whether this handle has opened the job (one that was found has not), and closed it.
         self._opened = False
         self._closed = False
+        #: Number of the last mark that was set behind what was submitted.
+        self._mark = 0
         self._opening = asyncio.Lock()
         #: Takes back what was interrupted; kept, since a loop does not keep its tasks.
         self._withdrawing: asyncio.Future[None] | None = None
@@ -154,6 +156,7 @@ class Job:
         if self._spec.get("protect"):
             await self._protect()
         self._opened = True
+        self.channel.opened.append(self)
         # Older than what follows, younger than what was submitted before
         self._send(OPEN)
 
@@ -202,19 +205,24 @@ class Job:
     async def _cancel(self, reason: str, id: str | None = None) -> None:
         id = id or self.require_id()
         try:
-            await self._ask_cancel(id, reason)
+            await ask_cancel(self.channel, id, reason)
         except (OSError, DaskHPCError) as second:
             # the user must see the first error
             logger.warning("Job %s could not be cancelled: %s", id, second)
 
-    async def _ask_cancel(self, id: str, reason: str) -> Any:
-        """Cancel it behind all that was submitted to it, which goes another way: it would come after this."""
-        behind = None
-        if self._opened:
-            behind = self._token, uuid.uuid4().hex
-            if not self._closed:
-                self._send(BIND, mark=behind[1])
-        return await self.channel.ask("cancel", job=id, reason=reason, behind=behind)
+    def is_called(self, job: str) -> bool:
+        """Whether that is its id or its name."""
+        return job in (self.id, self._spec["name"])
+
+    def mark(self) -> tuple[str | None, str, int]:
+        """Set a mark behind all that was submitted to the job, unless its closing message is one.
+
+        Gives its id and token, and the number of the mark.
+        """
+        self._mark += 1
+        if not self._closed:
+            self._send(BIND, mark=self._mark)
+        return self.id, self._token, self._mark
 
     def require_id(self) -> str:
         """The id of the job on the scheduler.
@@ -442,7 +450,8 @@ class Job:
         What it has not finished is cancelled for the clients that have submitted it. What others want of it
         (clients, variables, published datasets, `fire_and_forget`, other work) is computed as plain work.
         """
-        return self.channel.run(self._ask_cancel, self.require_id(), text_of("reason", reason, "a text"))
+        text = text_of("reason", reason, "a text")
+        return self.channel.run(ask_cancel, self.channel, self.require_id(), text)
 
     def resize(self, nodes: int, *, wait: bool | None = None) -> Any:
         """Resize the running job to `nodes` nodes; returns the outcome with its reason.
@@ -554,6 +563,15 @@ class Job:
                 break
             await asyncio.sleep(timelines.POLL_AGAIN_S)
         return await asyncio.to_thread(why_waiting, view, found["jobs"], found["status"]["policy"], id)
+
+
+async def ask_cancel(channel: Channel, job: str, reason: str) -> Any:
+    """Cancel a job by id or name, behind all that was submitted to it here; gives its row.
+
+    What is submitted goes another way, and would come after this.
+    """
+    behind = [handle.mark() for handle in list(channel.opened) if handle.is_called(job)]
+    return await channel.ask("cancel", job=job, reason=reason, behind=behind)
 
 
 def _this_task() -> Any:

@@ -25,6 +25,7 @@ from dask_hpc.client import checkpoints, methods, notices, timelines
 from dask_hpc.client.arguments import client_of, job_of, path_of, policy_arguments, text_of, texts_of
 from dask_hpc.client.couple import CouplingMethods
 from dask_hpc.client.job import Job as Job
+from dask_hpc.client.job import ask_cancel
 from dask_hpc.client.power import PowerMethods
 from dask_hpc.config import find
 from dask_hpc.errors import InstallError
@@ -328,7 +329,8 @@ class Runtime(PowerMethods, CouplingMethods):
 
     def cancel(self, job: str, reason: str = "") -> Any:
         """Cancel a job by id or name: what it has not finished is cancelled, its results stay."""
-        return self.channel.sync("cancel", job=job_of(job), reason=text_of("reason", reason, "a text"))
+        text = text_of("reason", reason, "a text")
+        return self.channel.run(ask_cancel, self.channel, job_of(job), text)
 
     def set_role(self, node: str, role: str) -> Any:
         """Have a node (by its id) play another role: ``compute``, ``staging`` or ``reserve``.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
 
 import pytest
@@ -9,9 +10,13 @@ from distributed import Client
 from helpers import Gate, asleep, live, started, state_of, through, until, within
 
 import dask_hpc
+from dask_hpc.scheduler.rpc.service import of
+from dask_hpc_widgets.live import questions
 
 
-@pytest.mark.parametrize("how", ["exception", "cancel", "cancel behind the context"])
+@pytest.mark.parametrize(
+    "how", ["exception", "cancel", "by its name", "by its id", "in the panel", "behind the context"]
+)
 @live()
 async def test_what_was_submitted_a_moment_before_is_cancelled_too(c, s, *workers, how):
     rt = await dask_hpc.install(c)
@@ -23,13 +28,29 @@ async def test_what_was_submitted_a_moment_before_is_cancelled_too(c, s, *worker
                 raise ZeroDivisionError
             if how == "cancel":
                 await job.cancel()
-    if how == "cancel behind the context":
-        await job.cancel()
+            elif how == "by its name":
+                await rt.cancel("main")
+            elif how == "by its id":
+                await rt.cancel(job.id)
+            elif how == "in the panel":
+                await questions.cancel(rt, job.id)
+    if how == "behind the context":
+        await rt.cancel("main")
     assert state_of(s, job) == "cancelled"
     assert not any(ws.processing for ws in s.workers.values())
     await until(lambda: {future.status for future in futures} == {"cancelled"}, "nobody waits for them")
     gate.open()
     await asleep(s)
+
+
+@live(workers=2)
+async def test_who_cancel_a_job_at_once_wait_for_what_was_submitted_and_not_for_each_other(c, s, *workers):
+    rt = await dask_hpc.install(c)
+    async with rt.job("main", nodes=2) as job:
+        await started(s, job)
+        rows = await within(asyncio.gather(job.cancel(), rt.cancel("main"), job.cancel()), 10)
+        assert [row["state"] for row in rows] == ["cancelled"] * 3
+    await until(lambda: not of(s).jobs.marks, "its closing message is the last word")
 
 
 @live(workers=1)

@@ -32,7 +32,7 @@ class JobMethods:
         #: Whether the closing message of a job, of this token, is still to come.
         self._is_due = is_due
         #: The last mark that has come behind graphs of a job.
-        self.marks: dict[str, str] = {}
+        self.marks: dict[str, int] = {}
 
     def methods(self) -> Mapping[str, Method]:
         """What clients may call."""
@@ -143,22 +143,21 @@ class JobMethods:
         return table.find(job)
 
     async def cancel(
-        self, job: str, reason: str = "", behind: tuple[str, str] | None = None
+        self, job: str, reason: str = "", behind: Sequence[tuple[str, str, int]] = ()
     ) -> dict[str, Any]:
         """Cancel a job; returns its row.
 
         Parameters
         ----------
         behind
-            Token of the job, and a mark that comes on the stream of its client behind all graphs of the job,
-            unless its closing message does so.
+            Ids of jobs that are called so and their tokens, each with the number of a mark that comes on the
+            stream of its client behind all graphs of the job, unless its closing message does so.
         """
-        if behind is not None:
-            token, mark = behind
-            until_s = self._state.now_s() + _MARK_S
-            while self._is_due(job, token) and self.marks.get(job) != mark and self._state.now_s() < until_s:
+        until_s = self._state.now_s() + _MARK_S
+        for id, token, mark in behind:
+            # others may have set later ones meanwhile
+            while self._is_due(id, token) and self.marks.get(id, 0) < mark and self._state.now_s() < until_s:
                 await asyncio.sleep(self._state.settings.sweep_s / 10)
-            self.marks.pop(job, None)
         record = self._only(job)
         self._engine.lifecycle.cancel(record, ReasonCode.USER_REQUEST, reason or "cancelled by the user")
         return self.row(record)

@@ -171,13 +171,14 @@ class Service:
         """A client has left a job's context; no graph is still on its way."""
         if self._expects(CLOSE, job, token):
             self.engine.ownership.unbind(job)
+            self.jobs.marks.pop(job, None)
             # its client may go before its end is known
             self._protected.closing(job)
             self.engine.lifecycle.close(job)
 
     @contained
     def bind_job(
-        self, job: str, token: str = "", client: str = "", bound: bool = True, mark: str = "", **kwargs: Any
+        self, job: str, token: str = "", client: str = "", bound: bool = True, mark: int = 0, **kwargs: Any
     ) -> None:
         """What a client submits from now on, from whatever thread, belongs to a job (or no more).
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+from dask_hpc.client.job import ask_cancel
 from dask_hpc.client.runtime import Runtime
 from dask_hpc_policies.model import ClusterSnapshot
 from dask_hpc_policies.wording import counted
@@ -78,7 +79,7 @@ async def job(runtime: Runtime, id: str) -> dict[str, Any]:
 
 async def cancel(runtime: Runtime, id: str) -> dict[str, Any]:
     """Cancel a job; gives its row."""
-    found: dict[str, Any] = await runtime.channel.ask("cancel", job=id, reason="cancelled in the panel")
+    found: dict[str, Any] = await ask_cancel(runtime.channel, id, "cancelled in the panel")
     return found
 
 
