@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import dask
 import pytest
@@ -10,6 +11,7 @@ from helpers import Gate, live, owner_of, record, started, through, until, withi
 
 import dask_hpc
 from dask_hpc.scheduler.internals.allotment import Lane
+from dask_hpc.scheduler.placing import past as of_past
 from dask_hpc.scheduler.placing.guests import Guests
 
 #: Values in the order in which `note` had them; workers of the tests are in this process.
@@ -63,3 +65,20 @@ def test_what_plain_work_has_lost_is_at_once_the_jobs_that_waits_for_it():
     owner = {"lost": plain, "uses": Lane(job, "rest", job.reach)}
     assert Guests(SimpleNamespace(owner=owner)).recomputed(lost, plain) is guest
     assert (owner["lost"], lost.worker_restrictions) == (guest, ["a"])
+
+
+def test_looks_for_a_place_take_a_fiftieth_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s, looks = [10.0], list[float]()
+    monkeypatch.setattr(of_past, "stopwatch_s", lambda: now_s[0])
+    guests: Any = Guests(SimpleNamespace(plain=[], unserved=bool))  # type: ignore[arg-type]
+
+    def look() -> None:
+        """At thirty thousand tasks that two jobs have submitted which wait."""
+        looks.append(now_s[0])
+        now_s[0] += 0.1
+
+    guests._place_asked = look
+    for _ in range(20):
+        guests.place_lost()
+        now_s[0] += 0.3  # a sweep
+    assert looks == pytest.approx([10.0, 15.2])

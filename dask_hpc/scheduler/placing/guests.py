@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from dask_hpc.scheduler.internals import reads, writes
 from dask_hpc.scheduler.internals.allotment import Lane, LaneKind
+from dask_hpc.scheduler.placing.past import Pace
 from dask_hpc.scheduler.tables.jobs import JobRecord
 from dask_hpc.scheduler.tables.state import State
 
@@ -43,6 +44,8 @@ class Guests:
         self._asked: dict[Any, tuple[JobRecord | None, ...]] = {}
         #: Whether plain work had no node when this looked last.
         self._unserved = False
+        #: How often all of these are looked at: at a sweep, which comes again.
+        self._pace = Pace(lambda in_s: None)
 
     def invite(self, needed: list[TaskState], job: JobRecord) -> None:
         """Let a job make what is needed of others that have no node, and what that depends on."""
@@ -151,7 +154,12 @@ class Guests:
         than such a job have submitted, too.
         """
         self._invite_needed()
-        self._place_asked()
+        if self._pace.due():
+            self._place_asked()
+            self._place_lost()
+            self._pace.done()
+
+    def _place_lost(self) -> None:
         if not self._lost:
             return
         tasks, owner = self.state.scheduler.tasks, self.state.owner
