@@ -322,16 +322,16 @@ def test_few_of_an_unknown_kind_are_lent_a_slot_soon_and_many_when_they_are_seen
 
 
 def test_a_kind_is_on_trial_for_as_long_as_the_limit_and_until_its_last_task_has_left():
-    now_s, tasks, later = [0.0], {}, []
-    loop = SimpleNamespace(asyncio_loop=SimpleNamespace(call_later=lambda *args: later.append(args)))
+    now_s, tasks = [0.0], {}
     state = SimpleNamespace(
         settings=SimpleNamespace(lend_s=5.0),
         now_s=lambda: now_s[0],
         nodes=SimpleNamespace(at={}),
         serving={},
-        scheduler=SimpleNamespace(tasks=tasks, loop=loop, running=(), workers={}),
+        scheduler=SimpleNamespace(tasks=tasks, running=(), workers={}),
     )
     lending = of_lending.Lending(state, None)
+    lending._look_again = lambda in_s: None
     worker, kind = SimpleNamespace(address="a"), SimpleNamespace(name="unknown", duration_average=-1)
     lane = SimpleNamespace(job=SimpleNamespace(borrowed_tasks=0, borrowed_s=0.0, reach=()))
 

@@ -68,6 +68,29 @@ async def test_quick_tasks_of_a_job_are_lent_threads_past_its_long_ones_which_st
             await waits.cancel()
 
 
+@live(2, threads=8, lend="5 s", config={"hpc.sweep": "10 s"})
+async def test_tasks_that_wait_for_each_other_are_lent_threads_soon_beside_a_long_queue(c, s, *workers):
+    """Which is looked through now and then only."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(of_past, "_PAUSE", 1e9)
+        stop, together = Gate(), Gate()
+        await learn(c, s)
+        rt = await dask_hpc.install(c, policy="fcfs")
+        async with rt.job("idle", nodes=1) as idle:
+            await started(s, idle)
+            with dask.annotate(hpc_job=None):
+                long = c.map(through, range(50), gate=stop, key="long", pure=False)
+            await until(lambda: stop.arrived == 8 and s.queued, "nothing of it is lent to those")
+            async with rt.job("waits", nodes=2) as waits:
+                all_four = c.map(through, range(4), gate=together, key="together", pure=False)
+                await until(lambda: together.arrived == 4, "each has a thread", 5)
+                assert state_of(s, waits) == "pending"
+                together.open()
+                await c.gather(all_four)
+        stop.open()
+        await c.gather(long)
+
+
 def job_with(names: str, id: str = "waits") -> Any:
     """A job that holds a task for each letter, in that order; those of capital letters are long."""
     spec = job_spec(id)

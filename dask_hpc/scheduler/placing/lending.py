@@ -19,6 +19,7 @@ share), those that take part in a round, and those of a job with ``exclusive=Tru
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
@@ -80,7 +81,7 @@ class Lending:
         self._parts = parts
         #: Called when more tasks may be lent a slot than when one was refused.
         self.grown: Callable[[], None] = lambda: None
-        self._grows = False
+        self._grows: asyncio.TimerHandle | None = None
         #: What stands behind tasks that may not be lent a slot.
         self.past = Past(self._look_again)
         #: How often what stock has queued is looked at for that.
@@ -359,14 +360,17 @@ class Lending:
 
     def _look_again(self, in_s: float) -> None:
         """More may be lent a slot then than now."""
-        if not self._grows:
-            self._grows = True
-            loop = self.state.scheduler.loop.asyncio_loop  # type: ignore[attr-defined]
-            loop.call_later(max(0.001, in_s), self._grow)
+        loop = self.state.scheduler.loop.asyncio_loop  # type: ignore[attr-defined]
+        at_s = loop.time() + max(0.001, in_s)
+        if self._grows is not None:
+            if self._grows.when() <= at_s:
+                return
+            self._grows.cancel()
+        self._grows = loop.call_at(at_s, self._grow)
 
     def _grow(self) -> None:
         """The number of a trial has doubled since a task was refused, or others may be looked past."""
-        self._grows = False
+        self._grows = None
         self.grown()
 
     def _over(self, trial: Trial | None) -> None:
