@@ -49,6 +49,8 @@ class Forwarding:
         worker.handlers.update({EXECUTE: self.execute, ATTRIBUTE: self.attribute})
         #: Where actors are, by key, as soon as that is known; None: they have stayed.
         self.homes: dict[Any, asyncio.Future[str | None]] = {}
+        #: What waits for the calls of actors that are to move, by key.
+        self.giving: dict[Any, asyncio.Future[bytes]] = {}
         #: Calls that wait or have been passed on.
         self.under_way = 0
 
@@ -94,12 +96,23 @@ async def give(key: Any, within_s: float, dask_worker: Any) -> bytes:
 
     `settle` lets them go on.
     """
-    homes = _forwarding(dask_worker).homes
-    loop = asyncio.get_running_loop()
-    homes[key] = loop.create_future()
+    forwarding, loop = _forwarding(dask_worker), asyncio.get_running_loop()
+    forwarding.homes[key] = loop.create_future()
     # all calls take their turn on this one thread
     thread, actor = dask_worker.executors["actor"], dask_worker.state.actors[key]
-    return await asyncio.wait_for(loop.run_in_executor(thread, dumps, actor), within_s)
+    giving = forwarding.giving[key] = loop.run_in_executor(thread, dumps, actor)
+    await asyncio.wait((giving,), timeout=within_s)
+    del forwarding.giving[key]
+    if giving.cancel() or giving.cancelled():
+        raise TimeoutError("its calls were not done in time")
+    return giving.result()
+
+
+def stop(key: Any, dask_worker: Any) -> None:
+    """Wait for the calls of an actor no more; it is too late where its state has been taken."""
+    giving = _forwarding(dask_worker).giving.get(key)
+    if giving is not None:
+        giving.cancel()
 
 
 async def take(key: Any, source: str, within_s: float, dask_worker: Any) -> str | None:

@@ -6,6 +6,7 @@ import asyncio
 import gc
 from typing import Any
 
+import pytest
 from distributed import Worker
 from elastic_clusters import Shrinkable, shrinkable
 from elastic_work import Gate, Ledger, result_of, until, within
@@ -175,6 +176,30 @@ def test_an_actor_whose_call_takes_too_long_is_named_and_the_data_beside_it_move
             assert await made.client.gather(futures) == [result_of(number) for number in range(20)]
             gate.open()
             del begun
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_where_there_turns_out_to_be_less_time_calls_are_waited_for_no_longer_than_that(ends: bool) -> None:
+    async def run() -> None:
+        async with shrinkable(2) as made:
+            account, worker = await hosted(made), made.cluster.workers[0]
+            futures, gate = await made.results(workers=[worker.address], allow_other_workers=True), Gate()
+            begun = account.add_slowly(10, gate)
+            await until(lambda: worker.active_threads, "the call has begun")
+            first = asyncio.ensure_future(depart(made, within_s=3600.0))
+            await until(lambda: isinstance(_handler_of(worker), Forwarding), "its calls are held")
+            [waits] = _handler_of(worker).giving.values()
+            second = asyncio.ensure_future(depart(made, within_s=60.0 if ends else 5.0))
+            await until(waits.done, "it is begun anew")
+            if ends:
+                gate.open()
+                assert await within(begun) == 11
+            left = NOTHING if ends else {**NOTHING, "actors": ["account"]}
+            assert await second == await first == left
+            assert await made.client.gather(futures) == [result_of(number) for number in range(20)]
+            gate.open()
 
     asyncio.run(run())
 

@@ -53,7 +53,7 @@ async def move_off(
     fits elsewhere is copied, to workers that stay if there are any. `left_s` gives the seconds that are left:
     they may become fewer meanwhile. Returns those that are out of the scheduler.
     """
-    gone = await _in_time(retire(scheduler, addresses, "hpc-departure"), left_s) or ()
+    gone = await in_time(retire(scheduler, addresses, "hpc-departure"), left_s) or ()
     left = [address for address in addresses if address not in gone and address in scheduler.workers]
     # of two copies stock's memory manager keeps the one that is not on a closing worker
     stop_intake(scheduler, left, "hpc-departure")
@@ -62,12 +62,12 @@ async def move_off(
     keys = reads.sole_keys(scheduler, left)
     if keys and others:
         least_s = stopwatch_s() + 1.0
-        await _in_time(_copy(scheduler, keys, others), lambda: max(least_s - stopwatch_s(), left_s()))
+        await in_time(_copy(scheduler, keys, others), lambda: max(least_s - stopwatch_s(), left_s()))
     return [address for address in addresses if address not in scheduler.workers]
 
 
-async def _in_time(work: Coroutine[Any, Any, _T], left_s: Callable[[], float]) -> _T | None:
-    """What the work gives; None when it was given up as no time was left."""
+async def in_time(work: Coroutine[Any, Any, _T], left_s: Callable[[], float]) -> _T | None:
+    """What the work gives; None when it was given up as no time was left (`left_s`: seconds that are)."""
     task = asyncio.ensure_future(work)
     try:
         while not task.done() and (wait_s := left_s()) > 0:

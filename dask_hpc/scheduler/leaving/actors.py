@@ -6,8 +6,9 @@ actor once was, and from the first move on the scheduler passes them on to where
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from dask_hpc.scheduler.internals import data, reads, remote
@@ -55,7 +56,13 @@ class Actors:
             reserved_s = self._parts.reserved_s(departure)
             left_s = max(1.0, (departure.deadline_s - reserved_s - state.now_s()) / 3)
             key, source = actors.popitem()
-            await self.move(key, source, target, left_s)
+            deadline_s = departure.deadline_s
+
+            def hurries() -> bool:
+                return departure.deadline_s < deadline_s  # noqa: B023
+
+            if not await self.move(key, source, target, left_s, hurries) and hurries():
+                actors[key] = source  # once more, in the time that is left
         return bool(actors)
 
     async def movable(self, addresses: Collection[str]) -> dict[Any, str]:
@@ -76,12 +83,26 @@ class Actors:
                     logger.warning("Actor %r cannot move: %s", key, whys[key])
         return found
 
-    async def move(self, key: Any, source: str, target: str, within_s: float) -> bool:
-        """Move an actor; whether it has moved. If not, it goes on where it was."""
+    async def move(
+        self, key: Any, source: str, target: str, within_s: float, hurries: Callable[[], bool]
+    ) -> bool:
+        """Move an actor; whether it has moved. If not, it goes on where it was.
+
+        Its calls are waited for at most `within_s` seconds, and no more once the departure `hurries`.
+        """
         self._wrap()
+
+        def left_s() -> float:
+            return 0.0 if hurries() else _ANSWER_S
+
         arguments = {"key": key, "source": source, "within_s": within_s}
+        taking = remote.run(self._scheduler, target, moves.take, arguments, within_s + _ANSWER_S)
+        asked = asyncio.ensure_future(taking)
+        await data.in_time(asyncio.wait((asked,)), left_s)
+        if not asked.done():
+            await self._tell(source, moves.stop, {"key": key}, _ANSWER_S)
         try:
-            why = await remote.run(self._scheduler, target, moves.take, arguments, within_s + _ANSWER_S)
+            why = await asyncio.wait_for(asked, _ANSWER_S)
         except Exception as error:
             why = str(error) or repr(error)
         if why is None and not data.rehome(self._scheduler, key, source, target):
@@ -94,7 +115,8 @@ class Actors:
         else:
             logger.warning("Actor %r has not moved from %s to %s: %s", key, source, target, why)
         arguments = {"key": key, "home": home, "within_s": within_s}
-        await self._tell(source, moves.settle, arguments, within_s + _ANSWER_S)
+        settling = asyncio.ensure_future(self._tell(source, moves.settle, arguments, within_s + _ANSWER_S))
+        await data.in_time(asyncio.wait((settling,)), left_s)
         return home is not None
 
     def veto(self, subject: JobRecord | Node, action: Action | None) -> Reason | None:
