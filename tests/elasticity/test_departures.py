@@ -174,3 +174,34 @@ def test_a_worker_whose_node_is_given_up_anyway_finishes_what_it_executes_while_
             await job.wait(10)
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("shuffles", [False, True])
+def test_a_worker_that_is_let_go_and_has_to_go_then_ends_what_it_takes_part_in(shuffles: bool) -> None:
+    async def run() -> None:
+        async with shrinkable(3) as made:
+            gate, here = Gate(), made.address(1)
+            if shuffles:
+                columns, expected = shuffled(320, 32, 0.1, made.tally.effects)
+                work = made.client.compute(columns)
+                active = made.scheduler.plugins["shuffle"].active_shuffles
+                await until(lambda: active and made.tally.side_effects().total() >= 6, "inputs are sent")
+            else:
+                held = await made.held(3, gate)
+            going = asyncio.ensure_future(made.cluster.ask("release", count=1, among=[1]))
+            departures, at = of(made.scheduler).departures, of(made.scheduler).engine.state.nodes.at
+            await until(lambda: here in at and at[here].reserved, "it is drained")
+            leaving = asyncio.ensure_future(departures.depart(here, 3600.0, "a notice"))
+            await until(lambda: departures._under_way, "it departs")
+            gate.open()
+            assert not any((await within(leaving)).values())
+            # whoever drained it may have let it go before
+            await within(going)
+            assert here not in made.scheduler.workers
+            if shuffles:
+                assert np.array_equal(await within(work), expected)
+            else:
+                assert await within(made.client.gather(held)) == [0, 1, 2]
+            assert made.tally.twice() == []
+
+    asyncio.run(run())

@@ -80,7 +80,8 @@ class Departures:
     def _drained_within_s(self, departure: Departure) -> float:
         """How long what executes may take from now on: what is to be moved or written needs the rest."""
         scheduler, addresses = self.engine.scheduler, departure.addresses
-        left_s = departure.deadline_s - self.engine.state.now_s() - reads.moving_s(scheduler, addresses)
+        there = [address for address in addresses if address in scheduler.workers]
+        left_s = departure.deadline_s - self.engine.state.now_s() - reads.moving_s(scheduler, there)
         if not reads.others_running(scheduler, addresses):
             left_s -= self.engine.parts.reserved_s(departure)
         return max(0.0, left_s)
@@ -123,10 +124,13 @@ class Departures:
         }
 
     async def _through_drain(self, departure: Departure, node: Node) -> None:
-        """Let what executes on a node that is being drained already end; nothing new comes to it."""
+        """Let what executes on a node that is being drained already, and shuffles, end; nothing new comes."""
         scheduler, state = self.engine.scheduler, self.engine.state
         deadline_s = until_s = math.inf
-        while node.reserved and any(reads.keys_on(scheduler, address) for address in departure.addresses):
+        while node.reserved and any(
+            reads.keys_on(scheduler, address) or reads.shuffles_on(scheduler, address)
+            for address in departure.addresses
+        ):
             if departure.deadline_s < deadline_s:
                 # reckoned once for each deadline, as for a drain: there may be many results
                 deadline_s = departure.deadline_s
