@@ -71,6 +71,20 @@ def test_a_worker_ends_with_its_job_as_slurm_has_it_now(
     assert asyncio.run(asked()) == found
 
 
+def test_a_job_that_was_started_again_ends_as_its_workers_say_until_slurm_was_asked(queue: FakeQueue) -> None:
+    async def asked() -> None:
+        walltimes, again = Walltimes(), SECTION | {"end_s": SECTION["end_s"] + 3600.0}
+        queue.says({"7": 1_799_999_000.0})
+        await ask(walltimes, [SECTION], 0.0)
+        # it has the number that it had before
+        assert walltimes.end_s(again) == (1_800_003_600.0, False)
+        queue.says({"7": 1_800_003_000.0})
+        await ask(walltimes, [again], 15.0)
+        assert walltimes.end_s(again) == (1_800_003_000.0, True)
+
+    asyncio.run(asked())
+
+
 def test_one_question_for_all_jobs_every_so_often_and_what_cannot_be_asked_stays(
     queue: FakeQueue, caplog: Any
 ) -> None:

@@ -22,14 +22,16 @@ logger = logging.getLogger(__name__)
 _JOB, _LIMIT = "slurm_job", "limit_end_s"
 #: Ends that differ by less are the same.
 _SAME_S = 1.0
+#: A job, and when it was to end as a worker in it began: one that Slurm starts again keeps its number.
+_Run = tuple[str, float]
 
 
 class Walltimes:
     """The ends of jobs as Slurm told them last."""
 
     def __init__(self) -> None:
-        #: By job, in seconds since 1970; infinity: it has no limit.
-        self._ends_s: dict[str, float] = {}
+        #: By run of a job, in seconds since 1970; infinity: it has no limit.
+        self._ends_s: dict[_Run, float] = {}
         self._asked_s = -math.inf
         self._asking: asyncio.Task[None] | None = None
         self._trouble = ""
@@ -46,39 +48,45 @@ class Walltimes:
         """
         if now_s - self._asked_s < poll_s or (self._asking is not None and not self._asking.done()):
             return
-        jobs = {str(job) for section in sections if (job := section.get(_JOB))}
-        if jobs:
+        runs = {_run(section) for section in sections if section.get(_JOB)}
+        if runs:
             self._asked_s = now_s
-            self._asking = asyncio.ensure_future(self._ask(jobs))
+            self._asking = asyncio.ensure_future(self._ask(runs))
 
-    async def _ask(self, jobs: set[str]) -> None:
+    async def _ask(self, runs: set[_Run]) -> None:
         try:
-            told = await commands.job_ends_s(jobs)
+            told = await commands.job_ends_s({job for job, _ in runs})
         except (SlurmError, OSError) as error:
             if str(error) != self._trouble:
                 logger.warning("Whether jobs of Slurm have got another time limit is not known: %s", error)
             self._trouble = str(error)
             return
         self._trouble = ""
-        kept = {job: end_s for job, end_s in self._ends_s.items() if job in jobs}
-        self._ends_s = kept | told
+        kept = {run: end_s for run, end_s in self._ends_s.items() if run in runs}
+        self._ends_s = kept | {run: told[run[0]] for run in runs if run[0] in told}
 
     def end_s(self, section: Mapping[str, Any]) -> tuple[float | None, bool]:
         """When a worker has to end, in seconds since 1970, and whether that is sooner than it knows itself.
 
         None: nobody knows of an end.
         """
-        said = section.get("end_s")
-        own_s = float(said) if isinstance(said, int | float) and math.isfinite(said) else math.inf
-        asked_s = self._ends_s.get(str(section.get(_JOB)))
+        _, own_s = run = _run(section)
+        asked_s = self._ends_s.get(run)
         if asked_s is None:
             return (own_s if own_s < math.inf else None), False
-        limit = section.get(_LIMIT)
-        limit_s = float(limit) if isinstance(limit, int | float) and math.isfinite(limit) else math.inf
-        end_s = min(asked_s, limit_s)
+        end_s = min(asked_s, _seconds(section.get(_LIMIT)))
         return (end_s if end_s < math.inf else None), end_s < own_s - _SAME_S
 
     def stop(self) -> None:
         """Ask no more."""
         if self._asking is not None:
             self._asking.cancel()
+
+
+def _run(section: Mapping[str, Any]) -> _Run:
+    return str(section.get(_JOB)), _seconds(section.get("end_s"))
+
+
+def _seconds(said: Any) -> float:
+    """What a worker says; infinity: nothing that can be used."""
+    return float(said) if isinstance(said, int | float) and math.isfinite(said) else math.inf
