@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from coupled import opened, started
 from distributed.core import Status
 from helpers import Gate, live, through, until, within
-from sources import asked, nothing_left, producers
+from sources import asked, nothing_left, producers, told
 
+from dask_hpc.errors import CouplingError
 from dask_hpc.scheduler.coupling import flow as of_flow
+from dask_hpc.scheduler.internals import data
 from dask_hpc.wire import COUPLE
+from dask_hpc.worker.coupling import receiver as of_worker
 
 
 async def begun(made, flow, values, *workers):
@@ -69,3 +73,77 @@ async def test_a_source_that_closes_while_its_worker_is_closing_has_left(c, s, a
         await within(closing)
     await flow.close()
     await nothing_left(s, stays)
+
+
+def full(*asked):
+    raise OSError("the memory of this host is full")
+
+
+async def emptied(s, worker):
+    """Have a worker emptied, as one that retires or whose walltime ends."""
+    data.stop_intake(s, [worker.address], "test")
+    await until(lambda: worker.status == Status.closing_gracefully, "it has heard")
+
+
+@live(workers=2, timeout=60)
+async def test_steps_that_come_while_their_worker_is_emptied_go_to_the_next_one(c, s, a, b, monkeypatch):
+    # what a worker has taken over the connection the program has no more
+    monkeypatch.setattr(of_worker, "Ring", full)
+    flow, values = await started(c)
+    async with producers(s, (0, 8)) as made:
+        goes, stays = await begun(made, flow, values, a, b)
+        await emptied(s, goes)
+        made[0].tell("many", first=1, last=6)
+        made[0].tell("close")
+        await until(lambda: any(str(key).endswith("-1-0") for key in goes.data), "a step has come")
+        await data.remove(s, goes.address)
+        assert [each async for each in values] == [(step, float(step)) for step in range(1, 6)]
+        assert [await told(made[0]) for _ in range(2)] == [[0, 6], "closed"]
+    await flow.close()
+    await nothing_left(s, stays)
+
+
+@live(workers=2, timeout=60)
+async def test_a_step_that_goes_with_its_emptied_worker_is_sent_again_by_whoever_has_closed(c, s, a, b):
+    flow, values = await started(c)
+    async with producers(s, (0, 8)) as made:
+        goes, stays = await begun(made, flow, values, a, b)
+        # the scheduler takes no result of it any more, and it has not heard yet
+        s.handle_worker_status_change("closing_gracefully", goes.address, "test")
+        assert await asked(made[0], "send", step=1) is True
+        made[0].tell("close")
+        await emptied(s, goes)
+        await s.remove_worker(goes.address, stimulus_id="test", expected=True, close=False)
+        assert [each async for each in values] == [(1, 1.0)]
+        assert await told(made[0]) == "closed"
+    await flow.close()
+    await nothing_left(s, stays)
+
+
+@live(workers=2, timeout=60)
+async def test_a_source_that_closes_while_its_worker_is_emptied_has_left_also_when_that_stays(c, s, a, b):
+    flow, values = await started(c)
+    async with producers(s, (0, 8)) as made:
+        stays, other = await begun(made, flow, values, a, b)
+        await emptied(s, stays)
+        made[0].tell("close")
+        s.handle_worker_status_change("running", stays.address, "test")
+        s.worker_send(stays.address, {"op": "worker-status-change", "status": "running", "stimulus_id": "x"})
+        assert await told(made[0]) == "closed"
+        assert [each async for each in values] == []
+    await flow.close()
+    await nothing_left(s, stays, other)
+
+
+@live(workers=2, timeout=60)
+async def test_a_source_that_is_killed_while_its_worker_is_emptied_is_missed_at_once(c, s, a, b):
+    flow, values = await started(c)
+    async with producers(s, (0, 8)) as made:
+        goes, other = await begun(made, flow, values, a, b)
+        await emptied(s, goes)
+        made[0].tell("send", step=1)
+        made[0].end()
+        with pytest.raises(CouplingError, match="rank 0 is gone without a word"):
+            await anext(values)
+    await flow.close()
+    await nothing_left(s, goes, other)

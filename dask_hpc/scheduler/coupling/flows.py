@@ -306,15 +306,17 @@ class Flows:
         return {"kept": True, "room": room}
 
     async def flow_left(
-        self, flow: str, rank: int, closed: bool, sent: int | None,
+        self, flow: str, rank: int, closed: bool, sent: int | None, worker: str,
         unasked: tuple[int, int] | None = None, why: str = "",
-    ) -> bool:  # fmt: skip
+    ) -> bool | None:  # fmt: skip
         """A producer is not connected any more; whether its flow goes on.
+
+        None: its blocks go to another worker by now, and it has not said there that it has left.
 
         Parameters
         ----------
-        sent
-            The last step that it has sent over this worker.
+        sent, worker
+            The last step that it has sent over this worker, and that.
         unasked
             A step that its place has taken without asking, and its turn.
         why
@@ -323,6 +325,8 @@ class Flows:
         if (found := self._by_id.get(flow)) is None or found.failed or found.turns is None:
             return False
         it = found.ranks[rank]
+        if closed and (it.place in found.adrift or found.places[it.place] != worker):
+            return None
         if unasked is not None:
             found.took(it.place, *unasked)
         it.left, found.gone[rank] = True, sent

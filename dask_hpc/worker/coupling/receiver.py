@@ -93,6 +93,7 @@ class Receiver:
                     answer: dict[str, Any] = {"taken": taken}
                 except (ValueError, DaskHPCError) as error:
                     answer = {"error": str(error), "user": not isinstance(error, DaskHPCError)}
+                await self._decided(producer)
                 await comm.write({**answer, "free": producer.freed()})
         except (CommClosedError, OSError):
             # also where it is the scheduler that cannot be reached: the producer is not to wait for an answer
@@ -123,6 +124,28 @@ class Receiver:
         """Whether this worker is not about to end."""
         return self._worker.status in (Status.running, Status.paused)
 
+    @property
+    def _leaves(self) -> bool:
+        """Whether this worker is being emptied, and takes no results: it may be told to stay."""
+        return bool(self._worker.status == Status.closing_gracefully)
+
+    async def _decided(self, producer: _Producer) -> None:
+        """Wait while this worker is being emptied: what it has taken, or freed, may go with it.
+
+        Raises
+        ------
+        CommClosedError
+            Once it ends, so that the producer sends its step elsewhere; and when that is gone meanwhile.
+        """
+        if self._leaves:
+            await producer.until(asyncio.ensure_future(self._emptied()))
+        if not self._stays:
+            raise CommClosedError("the worker is closing")
+
+    async def _emptied(self) -> None:
+        while self._leaves:
+            await asyncio.sleep(_PROMPT_S)
+
     async def over(self, flow: str) -> None:
         """A flow takes no steps any more."""
         for place in self._places.values():
@@ -131,20 +154,22 @@ class Receiver:
     async def _left(self, place: Place, rank: int, closed: bool, sent: int | None, why: str) -> bool | None:
         """Say that a producer has left, and why if it has failed; whether its flow goes on.
 
-        None: the scheduler does not know of it, as this worker is about to end.
+        None: the scheduler does not know of it, as this worker is about to end, or none of its any more.
         """
         # whoever sends now has to ask: some steps can never be whole any more
         place.next = None
-        if not self._stays:
+        # who is gone without a word has failed, whatever is still to be told
+        for task in list(self._running) if closed else ():
+            await asyncio.wait([task])
+        if not (self._stays or self._leaves):
             return None
         try:
-            # who is gone without a word has failed, whatever is still to be told
-            for task in list(self._running) if closed else ():
-                await asyncio.wait([task])
             arguments = {
-                "rank": rank, "closed": closed, "sent": sent, "unasked": place.unasked, "why": why
+                "rank": rank, "closed": closed, "sent": sent, "worker": place.worker,
+                "unasked": place.unasked, "why": why,
             }  # fmt: skip
-            return bool(await self._tell("flow_left", flow=place.flow, **arguments))
+            going: bool | None = await self._tell("flow_left", flow=place.flow, **arguments)
+            return going
         except (DaskHPCError, OSError) as error:
             name = place.flow
             logger.info("The scheduler could not be told that rank %d of %s has gone: %s", rank, name, error)
