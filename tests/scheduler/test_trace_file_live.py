@@ -87,6 +87,19 @@ async def test_a_path_that_cannot_be_written_is_refused_and_changes_nothing(c, s
     assert (await rt.status())["policy"]["policy"] == "fair"
 
 
+@live()
+async def test_an_update_that_is_refused_leaves_the_file_that_is_there(c, s, *workers, tmp_path):
+    path = tmp_path / "trace.jsonl"
+    path.write_text("an earlier run\n")
+    rt = await dask_hpc.install(c)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="unknown parameter"):
+            await rt.update("fcfs", stride=2, trace_path=str(path))
+    assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == [(path.name, "an earlier run\n")]
+    await rt.update("fcfs", trace_path=str(path))
+    assert path.with_name("trace.jsonl.previous").read_text() == "an earlier run\n"
+
+
 @pytest.mark.errors("Going on without a trace file")
 @live(config={"hpc.trace.path": "/proc/nowhere/trace.jsonl"})
 async def test_a_configured_path_that_cannot_be_written_costs_the_file_and_nothing_else(c, s, *workers):

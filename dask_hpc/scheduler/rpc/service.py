@@ -55,9 +55,6 @@ from dask_hpc_policies.protocol import Policy
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler
 
-#: Held tasks of a job that are looked at to tell how long they take.
-_LOOKED_AT = 20
-
 
 class Service:
     """The runtime of one scheduler, as clients see it."""
@@ -261,30 +258,17 @@ class Service:
         """
         given = dict(parameters or {})
         changes = {name: given.pop(name) for name in list(given) if is_setting(name)}
-        wished = self.engine.state.settings.updated_live(**changes)
+        wished, _ = self._wished(changes, policy, pickled, given)
         await self._check(wished)
+        # last: what is in the way of a new file is moved
         await self.engine.tracing.prepare(wished.trace_path)
         # another update may have come meanwhile
-        settings = self.engine.state.settings.updated_live(**changes)
-        if self.engine.awake and settings.node_by != self.engine.state.nodes.by:
-            raise ConfigError("hpc.node.by cannot change while jobs are active; wait for them to end")
-        present = self.engine.controller.policy
-        try:
-            if pickled is not None:
-                wanted = registry.create(loads(pickled), **given)
-            elif policy is not None:
-                wanted = registry.create(policy, **given)
-            else:
-                wanted = registry.updated(present, **given) if given else present
-        except UnknownParameter as error:
-            raise ParameterError(f"{error}; {no_setting(error.name, listed=False)}") from None
-        if wanted is not present:
-            self.engine.controller.require_able(wanted)
+        settings, wanted = self._wished(changes, policy, pickled, given)
         self.engine.tracing.to(settings.trace_path)
         self.engine.use_settings(settings)
         self.engine.state.nodes.by = settings.node_by
         self.engine.lifecycle.settings_changed()
-        if wanted is not present:
+        if wanted is not self.engine.controller.policy:
             self.engine.controller.use(wanted)
         self.engine.controller.request("settings")
         return await self.status.whole()
@@ -327,6 +311,26 @@ class Service:
                     if due:
                         # a job is bound any number of times, but never after it was closed
                         streams[BIND] = _ignore
+
+    def _wished(
+        self, changes: Mapping[str, Any], policy: Any, pickled: bytes | None, given: Mapping[str, Any]
+    ) -> tuple[Settings, Policy]:
+        """What settings and policy are after an update; raises what it is refused for."""
+        settings, present = self.engine.state.settings.updated_live(**changes), self.engine.controller.policy
+        if self.engine.awake and settings.node_by != self.engine.state.nodes.by:
+            raise ConfigError("hpc.node.by cannot change while jobs are active; wait for them to end")
+        try:
+            if pickled is not None:
+                wanted = registry.create(loads(pickled), **given)
+            elif policy is not None:
+                wanted = registry.create(policy, **given)
+            else:
+                wanted = registry.updated(present, **given) if given else present
+        except UnknownParameter as error:
+            raise ParameterError(f"{error}; {no_setting(error.name, listed=False)}") from None
+        if wanted is not present:
+            self.engine.controller.require_able(wanted)
+        return settings, wanted
 
     async def _check(self, wanted: Settings) -> None:
         """Refuse new services that cannot be had, and a new folder that the scheduler cannot write to.
