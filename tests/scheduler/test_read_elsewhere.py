@@ -7,6 +7,8 @@ import errno
 import os
 from collections import Counter
 from contextlib import AsyncExitStack
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from helpers import live, until
 from losses import kill
 
 import dask_hpc
+from dask_hpc.scheduler.checkpoint.elsewhere import Elsewhere
 from dask_hpc.scheduler.rpc.service import of
 from dask_hpc.worker import saved
 
@@ -128,6 +131,23 @@ async def test_what_is_damaged_is_damaged_for_everybody(c, s, *workers, unable, 
 
 
 @pytest.mark.errors("is computed again: no copy is of use", "is lost: no copy is of use")
+@live(workers=3)
+async def test_what_one_worker_cannot_read_and_another_finds_damaged_is_given_up(
+    c, s, *workers, unable, tmp_path
+):
+    errors, tried = unable
+    rt = await dask_hpc.install(c)
+    data, made = await written(c, rt, workers[0], tmp_path)
+    errors[workers[1].address], errors[workers[2].address] = stale(), ValueError("the checksum differs")
+    await kill(s, [workers[0]])
+    await asyncio.wait_for(c.gather(made), 30)
+    await until(lambda: counts(s) == (0, 6, 6), "both are told")
+    assert tried[workers[1].address], "it was asked, too"
+    assert tried[workers[2].address] == 12
+    assert len(data) == 6
+
+
+@pytest.mark.errors("is computed again: no copy is of use", "is lost: no copy is of use")
 @live(workers=1)
 async def test_a_worker_that_calls_itself_by_a_name_is_asked_once(c, s, a, unable, tmp_path):
     errors, tried = unable
@@ -143,3 +163,52 @@ async def test_a_worker_that_calls_itself_by_a_name_is_asked_once(c, s, a, unabl
         await until(lambda: counts(s) == (0, 6, 6), "both are told")
         assert tried == {name: 12}
         assert {future.status for future in data} == {"cancelled"}
+
+
+class Job(SimpleNamespace):
+    """A job, in as far as it is looked at."""
+
+    __hash__ = object.__hash__
+
+
+def asked_of(count, reach):
+    """The part that has others read, with so many workers; a task whose job has some, and its lane."""
+    names = [f"w{number}" for number in range(count)]
+    ts = SimpleNamespace(
+        state="waiting", worker_restrictions=None, loose_restrictions=False, resource_restrictions=None
+    )
+    job = Job(reach=frozenset(reach))
+    job.lanes = {"free": SimpleNamespace(kind="free", guest=False, job=job)}
+    lane: Any = SimpleNamespace(kind="root", guest=False, restriction=job.reach, job=job)
+    scheduler = SimpleNamespace(
+        tasks={"key": ts}, workers=names, running=[SimpleNamespace(address=name) for name in names]
+    )
+    state: Any = SimpleNamespace(scheduler=scheduler, owner={"key": lane})
+    return Elsewhere(state), ts, state.owner, lane
+
+
+def test_it_is_read_on_nodes_of_its_job_that_have_not_failed_and_forgotten_once_it_is_there():
+    elsewhere, ts, owner, lane = asked_of(4, ["w1", "w2"])
+    elsewhere.moved("key", "waiting")
+    assert ts.worker_restrictions is None, "nobody has failed"
+    for name, others in (("w1", {"w2"}), ("w2", {"w0", "w3"})):
+        elsewhere.failed("key", name)
+        elsewhere.moved("key", "waiting")
+        assert (ts.worker_restrictions, ts.loose_restrictions) == (others, True)
+    elsewhere.moved("key", "memory")
+    assert (ts.worker_restrictions, ts.loose_restrictions) == (lane.restriction, False)
+    assert owner["key"] is lane
+    # the next time it is lost all are asked again
+    elsewhere.moved("key", "waiting")
+    assert ts.worker_restrictions is lane.restriction
+    assert not elsewhere.another("key", again=True)
+
+
+@pytest.mark.parametrize(("again", "workers"), [(True, 3), (False, 16)])
+def test_what_cannot_be_computed_again_is_tried_by_more_workers(again, workers):
+    elsewhere, *_ = asked_of(20, [])
+    tries = 0
+    while not tries or elsewhere.another("key", again):
+        elsewhere.failed("key", f"w{tries}")
+        tries += 1
+    assert tries == workers

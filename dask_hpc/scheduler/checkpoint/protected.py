@@ -294,7 +294,6 @@ class Protected:
         if self._elsewhere.another(key, lineage.whole(self._scheduler, one.lineage)):
             one.bad = None
             return
-        self._elsewhere.drop(key)
         again = lineage.fall_back(self._scheduler, key, one.lineage)
         what = "is computed again" if again else "is lost"
         logger.error("Protected result %r %s: no copy is of use (%s)", key, what, one.bad)
