@@ -144,6 +144,9 @@ def test_an_interval_is_from_the_end_of_all_that_is_written_of_a_version_to_the_
     asked = every(inf, level(blocking_s=2.0, node_bytes=25e9), level("process"))
     job = rigid("a", 2, 350.0, checkpoints=asked)
     assert written(job) == [60.0, 172.0, 284.0]
+    # also where that takes longer than the interval
+    longer = every(inf, level(blocking_s=2.0, node_bytes=50e9), level("process"))
+    assert written(rigid("a", 2, 350.0, checkpoints=longer)) == [60.0, 222.0]
     # what is cut off has come to its end, too: here at 100 s, by the loss of one of the nodes
     goes_on = malleable("a", 2, 1, 2, 200.0, checkpoints=asked)
     assert written(goes_on, failures=failures((100.0, "host"), downtime_s=1e6))[:2] == [60.0, 160.0]

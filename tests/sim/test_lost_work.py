@@ -84,3 +84,11 @@ def test_a_failure_in_the_window_of_a_resize_wastes_as_much_of_it_as_there_was(
     assert metrics["resize_s"] == pytest.approx(2.0)
     # what it did until then and has kept, and what was left, each once
     assert metrics["energy_compute_j"] == pytest.approx(10 + 400)
+
+
+def test_a_job_that_failed_in_the_window_of_its_resize_loses_later_what_all_its_nodes_did() -> None:
+    lost = failures((12.0, "process"), (20.0, "process"))
+    costs = AdaptationCost(expand_base_s=50.0)
+    work = workload(malleable("a", 4, 1, 8, 100.0), CLOCK, nodes=9, failures=lost, adaptation=costs)
+    result = run(work, Scripted({10.0: {"a": 8}}))
+    assert result.metrics()["lost_node_s"] == pytest.approx(4 * 10 + 4 * 8)

@@ -244,7 +244,6 @@ class Enactor:
 
     def _rob(self, victim: ActiveJob, keep: Keep) -> None:
         """The victim of a theft gives up all its nodes."""
-        self._leave_round(victim)
         self.life.lose(victim, keep)
         self._requeue(victim, "theft")
         self._world.listener.done(victim)
