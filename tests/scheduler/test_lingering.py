@@ -83,6 +83,23 @@ def test_what_was_cut_off_counts_until_a_later_heartbeat_says_what_there_is():
     assert lingering.threads(ws) == 0
 
 
+def test_cancels_add_up_to_all_threads_of_a_worker_and_what_has_left_its_thread_has_none():
+    scheduler: Any = Scheduler(first=True, second=True, third=True, seceded=True)
+    lingering, ws, tasks = Lingering(scheduler), scheduler.worker, scheduler.tasks
+    ws.nthreads, ws.long_running = 3, {tasks["seceded"]}
+    for keys, threads in ((["first"], 1), (["second", "seceded"], 2), ([], 2)):
+        with lingering.cancelling(keys):
+            for key in keys:
+                tasks[key].processing_on = None
+        assert lingering.threads(ws) == threads
+    ws.nthreads = 1  # some have waited for a thread
+    assert lingering.threads(ws) == 1
+    scheduler.workers.clear()
+    with lingering.cancelling(["third"]):
+        pass
+    assert not lingering._cut, "nothing is known of what has gone"
+
+
 @pytest.mark.parametrize(
     ("counts", "threads"),
     [

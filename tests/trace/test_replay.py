@@ -227,6 +227,20 @@ def test_comparison_looks_at_all_that_an_action_says(
         assert report.recorded_actions == report.replayed_actions == {kind.TAG: 1}
 
 
+def test_comparison_does_not_look_at_the_order_of_actions() -> None:
+    class Says(Custom):
+        def __init__(self, *jobs: str) -> None:
+            self.params = {"jobs": list(jobs)}
+            why = Reason(ReasonCode.SHORTER_STEP, "they say so")
+            self.decision = Decision(actions=tuple(Checkpoint(job=job, reason=why) for job in jobs))
+
+        def decide(self, view: ClusterSnapshot, state: Count) -> tuple[Decision, Count]:
+            return self.decision, state
+
+    report = replay(record(Says("r0", "r1"), VIEWS[:1]), Says("r1", "r0"))
+    assert (report.mode, report.differing) == ("compare", 0)
+
+
 def test_a_custom_policy_needs_its_object() -> None:
     trace = record(Custom(), VIEWS)
     with pytest.raises(
