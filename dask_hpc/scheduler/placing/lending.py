@@ -162,6 +162,7 @@ class Lending:
                 self._over(trial)
                 continue
             address, job = worker.address, lane.job
+            self.ended(address, ts.key)  # it was there before, and nobody told that it left
             lender = state.serving.get(address) or self._holder(address)
             loans = self.loans.get(address)
             if loans is None:
