@@ -111,6 +111,31 @@ async def test_the_end_of_one_of_two_jobs_takes_nothing_from_the_other(c, s, *wo
             await job.close()
 
 
+@pytest.mark.parametrize("also", ["in another job", "without one"])
+@live(3)
+async def test_a_cancel_takes_nothing_that_its_client_has_submitted_elsewhere_too(c, s, *workers, also):
+    rt, gate = await dask_hpc.install(c, "fcfs"), Gate()
+    first, other = await rt.job("first", nodes=1).activate(), await rt.job("other", nodes=1).activate()
+    await started(s, other)
+
+    def both():
+        """Of these some execute, and others wait."""
+        return c.compute([dask.delayed(through)(n, gate, dask_key_name=f"both-{n}") for n in range(4)])
+
+    with dask.annotate(hpc_job=first.id):
+        mine = both()
+        alone = c.submit(through, 5, gate, key="alone")
+    await until(lambda: gate.arrived, "one executes")
+    with dask.annotate(hpc_job=other.id if also == "in another job" else None):
+        again = both()
+        assert await within(c.submit(inc, 1, pure=False)) == 2
+    await first.cancel()
+    await until(lambda: alone.cancelled(), "that nobody else wants")
+    gate.open()
+    assert await within(c.gather([*mine, *again]), 10) == [0, 1, 2, 3] * 2
+    await other.close()
+
+
 @pytest.mark.parametrize("plain", [True, False])
 @live(3)
 async def test_it_is_made_by_the_first_that_has_a_node_when_who_took_it_over_has_none(c, s, *workers, plain):

@@ -207,7 +207,8 @@ class Lifecycle:
     def cancel(self, job: JobRecord, code: ReasonCode, text: str) -> None:
         """End a job now: what it has computed stays, what it has not finished is cancelled for its clients.
 
-        What others want of it (clients, variables, datasets, `fire_and_forget`) is computed as plain work.
+        What others want of it (clients, variables, datasets, `fire_and_forget`) is computed as plain work. So
+        is what such a client has submitted in another job, too, or without one.
         What executes goes on to, for threads cannot be interrupted: nodes with such threads are given last.
         """
         if job.is_default:
@@ -220,7 +221,12 @@ class Lifecycle:
             return
         unfinished = self.ownership.unfinished_keys(job)
         wanted = reads.wanted_by(self.scheduler, unfinished)
-        wanted = {client: keys for client, keys in wanted.items() if client in job.clients}
+        elsewhere = self.ownership.guests.asked_elsewhere
+        wanted = {
+            client: [key for key in keys if not elsewhere(key, job, client)]
+            for client, keys in wanted.items()
+            if client in job.clients
+        }
         with self.state.lingering.cancelling(unfinished):
             writes.cancel(self.scheduler, wanted, f"job {job.id}: {text}", f"hpc-cancel-{job.id}")
         self.end(job, "cancel", code, text)

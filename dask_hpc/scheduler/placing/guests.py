@@ -40,8 +40,9 @@ class Guests:
         self.state = state
         #: Keys of tasks that were on workers before and are to be executed again (some may be done).
         self._lost: dict[Any, None] = {}
-        #: Who has submitted the same task, in order, by key; None: plain work (some may be done).
-        self._asked: dict[Any, tuple[JobRecord | None, ...]] = {}
+        #: Who has submitted the same task, in order, by key (some may be done); of plain work its client, not
+        #: known of who was first.
+        self._asked: dict[Any, tuple[JobRecord | str, ...]] = {}
         #: Whether plain work had no node when this looked last.
         self._unserved = False
         #: How often all of these are looked at: at a sweep, which comes again.
@@ -109,10 +110,18 @@ class Guests:
             ours = [ts for ts in tasks if ts.key not in futures]
             for ts in ours:
                 askers = self._asked.get(ts.key, ())
-                both = _named(self.state.owner[ts.key].job), _named(job)
+                first = self.state.owner[ts.key].job
+                both = "" if first.is_default else first, client if job is None or job.is_default else job
                 self._asked[ts.key] = tuple(dict.fromkeys((*askers, *both)))
             found |= self._hand_on(ours)
         return found
+
+    def asked_elsewhere(self, key: Any, job: JobRecord, client: str) -> bool:
+        """Whether a client of the job has submitted a task of it in another one, too, or in none."""
+        return any(
+            one == client if isinstance(one, str) else one is not job and one.active and client in one.clients
+            for one in self._asked.get(key, ())
+        )
 
     def _hand_on(self, tasks: Iterable[TaskState]) -> set[JobRecord]:
         """Let the first that has submitted them, too, and has a node make tasks of a job that has none."""
@@ -120,8 +129,9 @@ class Guests:
         for ts in tasks:
             if not len(self.state.owner[ts.key].job.reach):
                 askers = self._asked[ts.key]
-                jobs = [job for one in askers for job in (self.state.plain if one is None else (one,))]
-                taker = next((job for job in jobs if job.active and len(job.reach)), None)
+                either = [self.state.plain if isinstance(one, str) else (one,) for one in askers]
+                jobs = (job for some in either for job in some if job.active and len(job.reach))
+                taker = next(jobs, None)
                 if taker is not None:
                     takers.setdefault(taker, []).append(ts)
         for job, its in takers.items():
@@ -224,8 +234,3 @@ class Guests:
         if job.is_default:
             return job.lanes[kind]
         return job.guest_lane("root" if kind == "queue" else kind)
-
-
-def _named(job: JobRecord | None) -> JobRecord | None:
-    """A job, if it is a named one."""
-    return None if job is None or job.is_default else job

@@ -43,7 +43,7 @@ class Ownership:
         self.state = state
         #: Parts that limit how many tasks a worker takes, of which stock's queue knows nothing.
         self._limits = parts.slots
-        self._guests = guests
+        self.guests = guests
         #: Id of the active job that a client is bound to, by client.
         self._bound: dict[str, str] = {}
         self.worker_clients = WorkerClients(state.scheduler)
@@ -159,11 +159,11 @@ class Ownership:
                 name = whole(key)
             if known is not None:
                 name = whole(key) if by_key else whole
-                if ts.state not in _NOT_SENT:
+                if ts.state != "processing" and ts.state not in _NOT_SENT:
                     continue
                 if known.job.id != name and (name in active or not known.job.is_default):
                     asked.setdefault(name, []).append(ts)
-                if name not in active or not known.job.is_default:
+                if ts.state == "processing" or name not in active or not known.job.is_default:
                     continue
             elif ts.state != "released":
                 continue
@@ -172,7 +172,7 @@ class Ownership:
                 job = jobs[name] = self._job(name, client)
             if known is not None and ts.state != "released":
                 if not job.is_default and (starving or known.job not in state.plain):
-                    self._guests.invite([ts], job)
+                    self.guests.invite([ts], job)
                 continue
             if known is not None and known.kind != "free":
                 writes.unrestrict(ts)
@@ -188,7 +188,7 @@ class Ownership:
                 job.expected.came(ts.prefix)
                 of_job.setdefault(job, set()).add(ts.group)
                 if starving or state.intake not in state.plain:  # plain work of this graph may have made one
-                    self._guests.invite(list(ts.dependencies), job)
+                    self.guests.invite(list(ts.dependencies), job)
                 elif rows is not None and lane is job.lanes[lane.kind]:
                     rows[ts.group] = [lane, 0]
             elif rows is not None and (groups.get(ts.group) if lane.kind == "queue" else lane.plain):
@@ -199,7 +199,7 @@ class Ownership:
         for job, its_groups in of_job.items():
             # results of an earlier job that are still held keep the group of tasks of their name
             writes.put_in_span(state.scheduler, its_groups, job.name, job.span_id, state.jobs.has_ended)
-        return {*jobs.values(), *self._guests.ask(asked, client, graph.wanted)}
+        return {*jobs.values(), *self.guests.ask(asked, client, graph.wanted)}
 
     def _job(self, name: Any, client: str) -> JobRecord:
         job = self.state.jobs.active.get(name) if isinstance(name, str) else None
