@@ -263,6 +263,10 @@ class SafeScaling(WithRuntime, Sizes):
                 # more were asked for while workers were leaving
                 self._grow(pool)
                 await self._open()
+                if self._excess(pool) < 0:
+                    # it could not be started, and whoever looks after the jobs asks again
+                    self._stuck[pool].set()
+                    return
             else:
                 await self._release(pool)
         others = [task for other, task in self._shrinking.items() if other != pool]

@@ -164,6 +164,13 @@ def _row(number: int, state: str) -> str:
     return f"printf '%s\\n' '{number}|{number}|x|root|{state}|1||2:00:00|2:00:00|1795201705|N/A|N/A|None|w'"
 
 
+def _ending() -> str:
+    """The first job ends sooner than a worker may be emptied and a successor come."""
+    now_s = int(time.time())
+    ends = f"RUNNING|1|n1|12:00:00|1:40|{now_s - 10}|{now_s - 10}|{now_s + 100}|None|w"
+    return f"printf '%s\\n' '1|1|x|root|{ends}'"
+
+
 def _with_worker(made: Any) -> Worker:
     """The worker of the one job that a cluster has from now on."""
     made.scale(jobs=1)
@@ -204,10 +211,7 @@ def test_a_job_that_slurm_does_not_know_any_more_is_replaced_when_its_worker_has
 def test_nothing_is_left_of_a_job_whose_successor_is_not_wanted_any_more(fakes: Any, tmp_path: Path) -> None:
     fakes("sbatch", SUBMIT)
     fakes("scancel", 'echo "$@" >> "$0.told"')
-    # it ends sooner than a worker may be emptied and a successor come
-    now_s = int(time.time())
-    ends = f"RUNNING|1|n1|12:00:00|1:40|{now_s - 10}|{now_s - 10}|{now_s + 100}|None|w"
-    fakes("squeue", f"printf '%s\\n' '1|1|x|root|{ends}'; {_row(2, 'PENDING')}")
+    fakes("squeue", f"{_ending()}; {_row(2, 'PENDING')}")
     with dask_hpc.SLURMCluster(**OPTIONS) as made:
         worker = _with_worker(made)
         until(lambda: made.expiring and len(made.workers) == 2, "its successor is submitted")
@@ -216,6 +220,31 @@ def test_nothing_is_left_of_a_job_whose_successor_is_not_wanted_any_more(fakes: 
         told = (tmp_path / "scancel.told").read_text().split()
         assert (sorted(set(told)), submitted(tmp_path)) == (["1", "2"], 2)
         made.sync(worker.close)
+
+
+@pytest.mark.errors("could not be started")
+@pytest.mark.parametrize("adapts", [False, True])
+def test_a_successor_that_is_refused_is_not_asked_for_for_ever_and_once_more_when_the_job_has_ended(
+    fakes: Any, tmp_path: Path, adapts: bool
+) -> None:
+    fakes("sbatch", SUBMIT)
+    fakes("squeue", _ending())
+    with dask_hpc.SLURMCluster(**OPTIONS) as made:
+        worker = _with_worker(made)
+        fakes("sbatch", 'echo x >> "$0.asked"; exit 1')
+        until(lambda: submitted(tmp_path) == 4, "three were refused")
+        if adapts:
+            made.adapt(minimum=1, maximum=4, interval="20 ms")
+        else:
+            made.scale(jobs=1)
+        until(lambda: submitted(tmp_path) == 7, "three more were")
+        looked = made.asked
+        until(lambda: made.asked > looked + 5, "it looks again")
+        assert (list(made.worker_spec), submitted(tmp_path)) == ([worker.name], 7)
+        fakes("sbatch", SUBMIT)
+        fakes("squeue", f"{_row(1, 'COMPLETED')}; {_row(8, 'PENDING')}")
+        made.sync(worker.close)
+        until(lambda: submitted(tmp_path) == 8 and worker.name not in made.workers, "it is replaced")
 
 
 @pytest.mark.errors("in a row without a worker")

@@ -98,8 +98,16 @@ class Reconciled(Pooled):
             del self._failures[pool]
         elif self._failures[pool] >= FAILURES:
             there = len(self._specs(pool))
-            return min(jobs, there + (time.monotonic() > self._failed_s + RETRY_S))
+            if time.monotonic() <= self._failed_s + RETRY_S:
+                return min(jobs, there)
+            self._failures[pool] = FAILURES - 1
+            return min(jobs, there + 1)
         return jobs
+
+    def _grow(self, pool: str) -> None:
+        # the successor of a job is wanted also where no more than there are were asked for
+        if self._failures[pool] < FAILURES:
+            super()._grow(pool)
 
     def _not_started(self, pools: Iterable[str]) -> None:
         self._failures.update(pools)
@@ -186,6 +194,9 @@ class Reconciled(Pooled):
         pool = self._pool_of(spec)
         if spec not in self._come:
             self._not_started([pool])
+        elif spec in self._expiring:
+            # its successor may have been refused because there were as many as there may be
+            self._failures[pool] = min(self._failures[pool], FAILURES - 1)
         if self._failures[pool] < FAILURES or pool not in self._wanted:
             logger.warning("Slurm job %s has ended (%s); it is replaced", id, how)
             return
