@@ -53,9 +53,10 @@ class SpecifiedWorkers(SpecCluster):
     def _limits(self, pool: str, specs: Collection[Any] | None = None) -> dict[str, Any]:
         """What a release is limited to: the workers of a pool, or of these in it, when there are others."""
         specs = self._staying(pool) if specs is None else specs
-        if len(specs) == len(self.worker_spec):
-            return {}
-        return {"among": [name for spec in specs for name in self._workers_of(spec)]}
+        names = [name for spec in specs for name in self._workers_of(spec)]
+        # somebody may have started workers by hand: those are not the cluster's
+        others = {str(ws.name) for ws in cast(Any, self.scheduler).workers.values()} - set(map(str, names))
+        return {"among": names} if others or len(specs) < len(self.worker_spec) else {}
 
     def _next_spec(self, pool: str) -> dict[Any, Any]:
         """Name and specification of the next worker of a pool."""

@@ -116,6 +116,22 @@ def test_what_was_let_go_by_name_is_not_asked_for_again_and_leaves_nothing() -> 
     asyncio.run(run())
 
 
+def test_a_worker_that_somebody_has_started_by_hand_is_not_the_cluster_s_to_let_go() -> None:
+    async def run() -> None:
+        async with shrinkable(2) as made, Worker(made.cluster.scheduler_address, name="mine", nthreads=1):
+            # the others would cost more
+            futures = await made.results(workers=[made.address(0), made.address(1)])
+            plan = await made.cluster.scale(1, dry_run=True)
+            assert len(plan["release"]) == 1
+            assert "mine" not in plan["release"]
+            made.cluster.scale(1)
+            await until(lambda: len(made.cluster.workers) == 1, "one has left")
+            assert made.names() == {"mine", *map(str, made.cluster.workers)}
+            del futures
+
+    asyncio.run(run())
+
+
 class Pair(ProcessInterface):
     """Two workers that come and go together, as those of a batch job do."""
 
@@ -208,10 +224,11 @@ def test_what_is_on_its_way_out_by_force_or_has_gone_is_neither_too_much_nor_ask
         _wanted={"": 2},
         _followed=lambda pool: [],
         _outgoing=set(),
-        _staying=pools.__getitem__,
+        _staying=lambda pool: [spec for spec in pools[pool] if spec not in cluster._outgoing],
         _pool_of=lambda spec: "staging" if spec == "s" else "",
         _workers_of=lambda spec: [f"{spec}-0", f"{spec}-1"],
         worker_spec=dict.fromkeys([*pools[""], *pools["staging"]]),
+        scheduler=SimpleNamespace(workers={"tcp://a": SimpleNamespace(name="a-1")}),
     )
     assert SafeScaling._excess(cluster, "") == 1
     assert SafeScaling._excess(cluster, "staging") == 0, "nobody has asked for another size of it"
@@ -225,10 +242,12 @@ def test_what_is_on_its_way_out_by_force_or_has_gone_is_neither_too_much_nor_ask
     assert cluster._wanted == {"": 3}
     SafeScaling._want_no_more(cluster, [""])
     assert cluster._wanted == {"": 3}, "it had asked for fewer than there are"
-    # a release is limited to a pool only where there is another one
+    # a release is limited to a pool only where there is another one, or workers that are of none
     assert SafeScaling._limits(cluster, "staging") == {"among": ["s-0", "s-1"]}
     cluster.worker_spec = dict.fromkeys(pools[""])
     assert SafeScaling._limits(cluster, "") == {}
+    cluster.scheduler.workers["tcp://x"] = SimpleNamespace(name="mine")
+    assert len(SafeScaling._limits(cluster, "")["among"]) == 10
 
 
 class Bare:
