@@ -59,7 +59,9 @@ class SpecifiedWorkers(SpecCluster):
         return {"among": names} if others or len(specs) < len(self.worker_spec) else {}
 
     def _next_spec(self, pool: str) -> dict[Any, Any]:
-        """Name and specification of the next worker of a pool."""
+        """Name and specification of the next worker of a pool, under a name that none has any more."""
+        while self._new_worker_name(self._i) in {*self.worker_spec, *self.workers}:
+            self._i += 1
         return dict(self.new_worker_spec())
 
     def _starting(self, specs: Iterable[Any]) -> bool:

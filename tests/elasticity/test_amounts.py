@@ -132,6 +132,26 @@ def test_a_worker_that_somebody_has_started_by_hand_is_not_the_cluster_s_to_let_
     asyncio.run(run())
 
 
+def test_a_worker_that_comes_while_another_is_about_to_be_closed_has_another_name() -> None:
+    async def run() -> None:
+        async with shrinkable(2) as made:
+            cluster = made.cluster
+
+            async def forget(specs: set[Any]) -> None:
+                [spec] = specs
+                del cluster.worker_spec[spec]
+                # as somebody may in another thread
+                cluster.scale(2)
+                await cluster._open()
+
+            cluster._forget = forget
+            cluster.scale(1)
+            await until(lambda: len(made.names() - {"0", "1"}) == 1, "another one has come")
+            await made.size(2)
+
+    asyncio.run(run())
+
+
 class Pair(ProcessInterface):
     """Two workers that come and go together, as those of a batch job do."""
 
