@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from dask_hpc.deploy.by_hand import ChangedByHand
@@ -36,7 +36,7 @@ class Sizes(ChangedByHand):
         # what is followed and its successor count once, as long as that is wanted
         excess = staying - wanted - min(len(self._followed(pool)), wanted)
         # what was taken out by hand goes; where it cannot, it is wanted again
-        by_hand = sum(self._pool_of(spec) == pool for spec in self._outgoing)
+        by_hand = len(self._specs(pool)) - len(self._staying(pool))
         return min(excess, max(0, excess - by_hand))
 
     def _surplus(self, pool: str) -> tuple[int, list[Any]]:
@@ -51,9 +51,12 @@ class Sizes(ChangedByHand):
         while self._excess(pool) < 0:
             self.worker_spec.update(self._next_spec(pool))
 
-    def _want_no_more(self, pools: Iterable[str], gone: Iterable[Any] = ()) -> None:
+    def _want_no_more(self, pools: Iterable[str], gone: Collection[Any] = ()) -> None:
         """What has gone, is about to (`gone`), or could not be started, is not asked for again."""
         for pool in pools:
             if pool in self._wanted:
                 left = set(self._specs(pool)) - set(gone)
+                if gone:
+                    # those that stay until they end count for no more than their successors do
+                    left.difference_update(self._followed(pool))
                 self._wanted[pool] = min(self._wanted[pool], len(left))

@@ -245,7 +245,6 @@ def test_what_is_on_its_way_out_by_force_or_has_gone_is_neither_too_much_nor_ask
         _followed=lambda pool: [],
         _outgoing=set(),
         _staying=lambda pool: [spec for spec in pools[pool] if spec not in cluster._outgoing],
-        _pool_of=lambda spec: "staging" if spec == "s" else "",
         _workers_of=lambda spec: [f"{spec}-0", f"{spec}-1"],
         worker_spec=dict.fromkeys([*pools[""], *pools["staging"]]),
         scheduler=SimpleNamespace(workers={"tcp://a": SimpleNamespace(name="a-1")}),
@@ -254,6 +253,9 @@ def test_what_is_on_its_way_out_by_force_or_has_gone_is_neither_too_much_nor_ask
     assert SafeScaling._excess(cluster, "staging") == 0, "nobody has asked for another size of it"
     cluster._outgoing = {"a", "s"}
     assert SafeScaling._excess(cluster, "") == 0, "that one was taken out by hand"
+    cluster._outgoing = {"gone"}
+    assert SafeScaling._excess(cluster, "") == 1, "that one is not there any more"
+    cluster._outgoing = {"a", "s"}
     cluster._wanted[""] = 4
     assert SafeScaling._excess(cluster, "") == -1, "and is no reason to have more of others"
     cluster._outgoing.clear()
@@ -262,6 +264,9 @@ def test_what_is_on_its_way_out_by_force_or_has_gone_is_neither_too_much_nor_ask
     assert cluster._wanted == {"": 3}
     SafeScaling._want_no_more(cluster, [""])
     assert cluster._wanted == {"": 3}, "it had asked for fewer than there are"
+    cluster._followed = lambda pool: ["c", "d"]
+    SafeScaling._want_no_more(cluster, ["", "staging"], gone=["a"])
+    assert cluster._wanted == {"": 2}, "two of those that are left end soon, and others have come for them"
     # a release is limited to a pool only where there is another one, or workers that are of none
     assert SafeScaling._limits(cluster, "staging") == {"among": ["s-0", "s-1"]}
     cluster.worker_spec = dict.fromkeys(pools[""])

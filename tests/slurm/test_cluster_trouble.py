@@ -247,6 +247,24 @@ def test_a_successor_that_is_refused_is_not_asked_for_for_ever_and_once_more_whe
         until(lambda: submitted(tmp_path) == 8 and worker.name not in made.workers, "it is replaced")
 
 
+def test_of_those_that_were_let_go_none_comes_again_for_a_job_whose_end_is_near(
+    fakes: Any, tmp_path: Path
+) -> None:
+    fakes("sbatch", SUBMIT)
+    others = [_row(number, "PENDING") for number in range(2, 9)]
+    fakes("squeue", "; ".join([_ending(), *others]))
+    with dask_hpc.SLURMCluster(**OPTIONS) as made:
+        for jobs in range(1, 5):
+            made.scale(jobs=jobs)
+            # one is submitted at a time, so that each has a number of its own
+            until(lambda jobs=jobs: len(made.workers) == jobs + 1 and made.expiring, "and a successor")
+        made.sync(made.let_go, [name for name in made.worker_spec if name not in made.expiring][:2])
+        looked = made.asked
+        until(lambda: made.asked > looked + 3, "it looks again")
+        assert (len(made.worker_spec), submitted(tmp_path)) == (3, 5)
+        assert made.expiring < set(made.worker_spec)
+
+
 @pytest.mark.errors("in a row without a worker")
 def test_an_adaptive_cluster_stops_asking_for_jobs_that_never_have_a_worker(
     fakes: Any, tmp_path: Path, monkeypatch: Any, caplog: Any
