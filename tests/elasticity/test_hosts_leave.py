@@ -13,6 +13,7 @@ from elastic_clusters import Shrinkable, shrinkable
 from elastic_work import Gate, result_of, until
 
 import dask_hpc
+from dask_hpc.scheduler.rpc.service import of
 
 PATIENCE_S = 40.0
 
@@ -102,5 +103,30 @@ def test_hosts_that_are_wanted_again_stay_with_all_their_workers() -> None:
             await made.size(4)
             assert len(set(_hosts(made))) == 2
             await made.client.gather(busy)
+
+    asyncio.run(run())
+
+
+def test_workers_of_a_host_that_have_to_go_get_nothing_more_and_end_what_they_execute() -> None:
+    async def run() -> None:
+        async with pairs(2) as made:
+            gate, departures = Gate(), of(made.scheduler).departures
+            busy = await made.held(4, gate)
+            done = await made.client.scatter([result_of(n) for n in range(8)], hash=False)
+            here = [made.address(number) for number in (0, 1)]
+            leaving = [asyncio.ensure_future(departures.depart(at, 3600.0, "a notice")) for at in here]
+            running = {made.address(number) for number in (2, 3)}
+            await until(lambda: {ws.address for ws in made.scheduler.running} == running, "they get no more")
+            # as many looks as they would have needed to go
+            for _ in range(20):
+                await asyncio.sleep(departures.engine.state.settings.sweep_s)
+            assert made.names() == {"0", "1", "2", "3"}
+            gate.open()
+            for answer in await asyncio.wait_for(asyncio.gather(*leaving), PATIENCE_S):
+                assert not any(answer.values())
+            assert made.names() == {"2", "3"}
+            assert await made.client.gather(busy) == [0, 1, 2, 3]
+            assert await made.client.gather(done) == [result_of(n) for n in range(8)]
+            assert made.tally.twice() == []
 
     asyncio.run(run())

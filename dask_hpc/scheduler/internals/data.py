@@ -30,6 +30,13 @@ async def retire(scheduler: Scheduler, addresses: Sequence[str], stimulus_id: st
     return retired.keys()
 
 
+def give_no_more(scheduler: Scheduler, addresses: Iterable[str], stimulus_id: str) -> None:
+    """Send workers neither tasks nor data any more; what they have been sent they go on with."""
+    for address in addresses:
+        if address in scheduler.workers:
+            scheduler.handle_worker_status_change("closing_gracefully", address, stimulus_id)
+
+
 def stop_intake(scheduler: Scheduler, addresses: Iterable[str], stimulus_id: str) -> None:
     """Have workers take neither tasks nor data any more.
 

@@ -89,9 +89,8 @@ class Departures:
     async def _leave(self, departure: Departure, node: Node | None) -> dict[str, Left]:
         scheduler, state, addresses = self.engine.scheduler, self.engine.state, departure.addresses
         whole = node is not None and set(node.workers) == set(addresses)
-        if whole and node is not None:
-            await self._through_drain(departure, node)
-            whole = not node.reserved
+        await self._finish(departure, node if whole else None)
+        whole = whole and node is not None and not node.reserved
         if whole and node is not None:
             reason = Reason(ReasonCode.USER_REQUEST, f"{node.id} leaves: {departure.why}")
             await drain(self.engine, [node], reason, self._drained_within_s(departure))
@@ -123,14 +122,20 @@ class Departures:
             for address, left in answers.items()
         }
 
-    async def _through_drain(self, departure: Departure, node: Node) -> None:
-        """Let what executes on a node that is being drained already, and shuffles, end; nothing new comes."""
+    async def _finish(self, departure: Departure, node: Node | None) -> None:
+        """Let what executes, and shuffles, end where somebody else drains the node already.
+
+        None: others stay on it, so the workers alone get nothing new.
+        """
         scheduler, state = self.engine.scheduler, self.engine.state
         deadline_s = until_s = math.inf
-        while node.reserved and any(
+        while (node is None or node.reserved) and any(
             reads.keys_on(scheduler, address) or reads.shuffles_on(scheduler, address)
             for address in departure.addresses
         ):
+            if node is None:
+                # in every look: a worker that was paused may say that it takes tasks again
+                data.give_no_more(scheduler, departure.addresses, "hpc-departure")
             if departure.deadline_s < deadline_s:
                 # reckoned once for each deadline, as for a drain: there may be many results
                 deadline_s = departure.deadline_s
