@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from coupled import opened, started
+from coupled import FIELDS, opened, started
+from distributed import get_worker
 from distributed.core import Status
-from helpers import Gate, live, through, until, within
+from helpers import Gate, engine, live, through, until, within
 from sources import asked, nothing_left, producers, told
 
+import dask_hpc
 from dask_hpc.errors import CouplingError
 from dask_hpc.scheduler.coupling import flow as of_flow
 from dask_hpc.scheduler.internals import data
@@ -147,3 +149,38 @@ async def test_a_source_that_is_killed_while_its_worker_is_emptied_is_missed_at_
             await anext(values)
     await flow.close()
     await nothing_left(s, goes, other)
+
+
+@live(workers=2, timeout=60)
+async def test_a_node_that_is_to_leave_gets_no_more_analyses_of_the_blocks_that_come_to_it(c, s, a, b):
+    gates = [Gate() for _ in range(4)]
+    for gate in gates[0], gates[3]:
+        gate.open()
+
+    def where(ds):
+        gates[int(ds["step"][0])].wait()
+        return get_worker().address
+
+    rt = await dask_hpc.install(c)
+    flow = await rt.couple("heat", FIELDS)
+    await flow.analyse(where, name="where", where="in-situ")
+    values = flow.results("where", timeout=30)
+    async with producers(s, (0, 8)) as made:
+        await opened(made)
+        there = (await flow.status())["workers"]
+        goes, stays = sorted((a, b), key=lambda worker: worker.address not in there)
+        for step in range(2):
+            assert await asked(made[0], "send", step=step) is True
+        assert await anext(values) == (0, goes.address)
+        await until(lambda: gates[1].arrived, "a step is analysed")
+        release = {"count": 1, "among": [goes.name]}
+        releasing = asyncio.ensure_future(rt.channel.ask("release", **release))
+        await until(lambda: engine(s).state.nodes.at[goes.address].reserved, "it is drained")
+        made[0].tell("many", first=2, last=4)
+        await until(lambda: gates[2].arrived, "the next one is analysed elsewhere")
+        Gate.open_all()
+        assert await anext(values) == (1, goes.address)
+        assert [await anext(values) for _ in range(2)] == [(step, stays.address) for step in (2, 3)]
+        assert (await within(releasing))["released"] == {str(goes.name): [goes.name]}
+    await flow.close()
+    await nothing_left(s, stays)

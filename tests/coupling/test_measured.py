@@ -282,14 +282,13 @@ def test_who_waits_for_a_core_does_not_work(monkeypatch):
 
 def test_blocks_go_to_nodes_that_stage_or_are_anothers_only_where_no_other_computes():
     there = {name: SimpleNamespace(address=name, host=f"host of {name}") for name in "ab"}
-    nodes = {f"node {name}": SimpleNamespace(workers=[name]) for name in "ab"}
+    at = {name: SimpleNamespace(workers=[name], reserved=0) for name in "ab"}
+    table = SimpleNamespace(nodes={f"node {name}": its for name, its in at.items()}, at=at)
     jobs = SimpleNamespace(named=[])
-    table = SimpleNamespace(nodes=nodes)
     state = SimpleNamespace(now_s=lambda: 0.0, role_of=lambda ws: COMPUTE, nodes=table, jobs=jobs)
     scheduler = SimpleNamespace(running=list(there.values()), workers=there)
     workers = Workers(SimpleNamespace(scheduler=scheduler, state=state))
     for lent, takes in ((set(), "ab"), ({"node a"}, "b"), ({"node a", "node b"}, "ab")):
-        # what is lent computes meanwhile, and is wanted for staging again
         workers.lent = lent
         assert workers.hosts("mine") == {name: [f"host of {name}"] for name in takes}
     for held, lent, exclusive, client, takes in (
@@ -300,10 +299,12 @@ def test_blocks_go_to_nodes_that_stage_or_are_anothers_only_where_no_other_compu
         (["node a"], set(), False, "another", "ab"),
         (["node a"], set(), True, "mine", "ab"),
     ):
-        request = SimpleNamespace(exclusive=exclusive)
-        jobs.named = [SimpleNamespace(nodes=dict.fromkeys(held), clients={client}, request=request)]
+        job = SimpleNamespace(request=SimpleNamespace(exclusive=exclusive))
+        job.nodes, job.clients, jobs.named = dict.fromkeys(held), {client}, [job]
         workers.lent = lent
         assert list(workers.hosts("mine")) == list(takes)
+    workers.lent, at["a"].reserved = set(), 1
+    assert list(workers.hosts("mine")) == ["b"]
 
 
 def test_a_node_that_was_lent_may_stage_while_it_is_there_and_no_job_holds_it():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from contextlib import suppress
 
 from dask_hpc.errors import CouplingError
 from dask_hpc.scheduler.core.engine import Engine
@@ -44,19 +45,36 @@ class Workers:
         workers, found = self._engine.scheduler.workers, self.of_role(COMPUTE)
         jobs = [job for job in self._engine.state.jobs.named if job.request.exclusive]
         held = self.of_nodes([id for job in jobs if client not in job.clients for id in job.nodes])
+        drained = {address for address in found if self._drained(address)}
         # what is lent is wanted again
-        for avoided in set(held), set(self.of_nodes(self.lent)):
+        for avoided in set(held), drained, set(self.of_nodes(self.lent)):
             found = [address for address in found if address not in avoided] or found
         if not found:
             raise CouplingError("no worker is there that blocks could go to; add workers")
         return {address: [workers[address].host] for address in found}
 
     def by_where(self, flow: Flow) -> dict[str, list[str]]:
-        """Addresses of those that analyses run on, by where; those with none are left out."""
+        """Addresses of those that analyses run on, by where; those with none are left out.
+
+        Of nodes that are being drained others are used as long as there are any.
+        """
         there = self._engine.scheduler.workers
         inside = [address for address in flow.places if address in there]
+        if not flow.inside and any(map(self._drained, inside)):
+            # what runs there is waited for, and steps come as long as the program runs
+            inside = [one for one in inside if not self._drained(one)] or self._next(flow) or inside
         found = {"in-situ": inside, "in-transit": self.staging()}
         return {where: addresses for where, addresses in found.items() if addresses}
+
+    def _drained(self, address: str) -> bool:
+        node = self._engine.state.nodes.at.get(address)
+        return node is not None and bool(node.reserved)
+
+    def _next(self, flow: Flow) -> list[str]:
+        """Addresses of those that blocks of a flow would come to now."""
+        with suppress(CouplingError):
+            return list(self.hosts(flow.client))
+        return []
 
     def staging(self) -> list[str]:
         """Addresses of those that analyses in transit run on, as of a moment ago."""
