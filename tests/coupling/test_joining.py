@@ -10,8 +10,8 @@ import numpy as np
 import psutil
 import pytest
 from coupled import FIELDS, HALVES, first, opened, started, under_way
-from distributed import Client, Future, LocalCluster, Worker
-from helpers import Gate, asleep, live, record, through, until
+from distributed import Client, Future, LocalCluster, Worker, get_worker
+from helpers import Gate, asleep, live, record, state_of, through, until
 from sources import asked, nothing_left, producers, told, whole
 
 import dask_hpc
@@ -67,6 +67,46 @@ async def test_blocks_do_not_go_to_a_node_that_a_job_of_somebody_else_has_for_it
             await flow.close()
             gate.open()
             assert await running == 1
+        await job.wait(10)
+        del running
+    await nothing_left(s, a, b)
+
+
+def where(ds):
+    return get_worker().address
+
+
+@live(workers=2, timeout=60)
+async def test_analyses_of_blocks_leave_a_node_that_a_job_of_somebody_else_gets_for_itself(c, s, a, b):
+    gate, ends = Gate(), asyncio.Event()
+
+    async def hold(job):
+        async with job:
+            await ends.wait()
+
+    async with Client(s.address, asynchronous=True, set_as_default=False) as other:
+        theirs = await dask_hpc.install(other)
+        holding = asyncio.ensure_future(hold(job := theirs.job("before", nodes=1, exclusive=True)))
+        await until(lambda: job.id is not None and state_of(s, job) == "running", "it has a node")
+        flow = await (await dask_hpc.runtime(c)).couple("heat", FIELDS)
+        await flow.analyse(where, name="where", where="in-situ")
+        values = flow.results("where", timeout=20)
+        async with producers(s, (0, 8)) as made:
+            await opened(made)
+            assert await asked(made[0], "send", step=0) is True
+            _, place = await anext(values)
+            async with theirs.job("theirs", nodes=1, exclusive=True) as job:
+                running = other.submit(through, 1, gate)
+                await until(lambda: gate.arrived, "it runs")
+                assert list(record(s, job).allotment) == [place]
+                ends.set()
+                await holding
+                await asked(made[0], "send", step=1)
+                # what that runs may take long
+                assert await anext(values) == (1, *({a.address, b.address} - {place}))
+        await flow.close()
+        gate.open()
+        assert await running == 1
         await job.wait(10)
         del running
     await nothing_left(s, a, b)

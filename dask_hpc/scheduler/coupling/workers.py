@@ -43,11 +43,10 @@ class Workers:
         there is no other.
         """
         workers, found = self._engine.scheduler.workers, self.of_role(COMPUTE)
-        jobs = [job for job in self._engine.state.jobs.named if job.request.exclusive]
-        held = self.of_nodes([id for job in jobs if client not in job.clients for id in job.nodes])
+        held = self._of_others(client)
         drained = {address for address in found if self._drained(address)}
         # what is lent is wanted again
-        for avoided in set(held), drained, set(self.of_nodes(self.lent)):
+        for avoided in held, drained, set(self.of_nodes(self.lent)):
             found = [address for address in found if address not in avoided] or found
         if not found:
             raise CouplingError("no worker is there that blocks could go to; add workers")
@@ -56,25 +55,36 @@ class Workers:
     def by_where(self, flow: Flow) -> dict[str, list[str]]:
         """Addresses of those that analyses run on, by where; those with none are left out.
 
-        Of nodes that are being drained others are used as long as there are any.
+        As long as there are any, others are used than nodes that are being drained, or that an exclusive job
+        of another client holds.
         """
         there = self._engine.scheduler.workers
         inside = [address for address in flow.places if address in there]
-        if not flow.inside and any(map(self._drained, inside)):
-            # what runs there is waited for, and steps come as long as the program runs
-            inside = [one for one in inside if not self._drained(one)] or self._next(flow) or inside
+        if not flow.inside:
+            # what runs there is waited for, and steps come as long as the program runs; or it waits there
+            held = self._of_others(flow.client)
+            fit = [one for one in inside if not (one in held or self._drained(one))]
+            inside = fit or self._next(flow, inside)
         found = {"in-situ": inside, "in-transit": self.staging()}
         return {where: addresses for where, addresses in found.items() if addresses}
+
+    def _of_others(self, client: str) -> set[str]:
+        """Addresses of those on nodes that exclusive jobs of other clients hold."""
+        jobs = [job for job in self._engine.state.jobs.named if job.request.exclusive]
+        return set(self.of_nodes([id for job in jobs if client not in job.clients for id in job.nodes]))
 
     def _drained(self, address: str) -> bool:
         node = self._engine.state.nodes.at.get(address)
         return node is not None and bool(node.reserved)
 
-    def _next(self, flow: Flow) -> list[str]:
-        """Addresses of those that blocks of a flow would come to now."""
+    def _next(self, flow: Flow, inside: Collection[str]) -> list[str]:
+        """Those of a flow's workers that its blocks would come to now, else all others that they would."""
+        if not inside:
+            return []
         with suppress(CouplingError):
-            return list(self.hosts(flow.client))
-        return []
+            others = self.hosts(flow.client)
+            return [one for one in inside if one in others] or list(others)
+        return list(inside)
 
     def staging(self) -> list[str]:
         """Addresses of those that analyses in transit run on, as of a moment ago."""
