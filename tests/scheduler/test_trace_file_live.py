@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from distributed.utils_test import inc
@@ -164,3 +167,42 @@ async def test_a_file_that_hangs_while_it_is_written_can_be_left(c, s, *workers,
         gate.open()
     await job.wait(10)
     await until(lambda: records_in(path), "what happens since is in the other file")
+
+
+def test_a_flush_that_hangs_is_the_only_one_of_its_file_and_keeps_none_from_the_next(tmp_path):
+    begun: list[Future[None]] = []
+
+    def spawn(work: Any) -> Any:
+        work.close()
+        begun.append(Future())
+        return begun[-1]
+
+    state: Any = SimpleNamespace(listeners=[], clock=SimpleNamespace(started="2026-01-01T00:00:00+00:00"))
+    files = tracing.Tracing(state, spawn)
+    files.to(str(tmp_path / "one.jsonl"))
+    for at_s, count in ((1.0, 1), (2.0, 1)):
+        files.tick(at_s)
+        assert len(begun) == count
+    begun[0].set_result(None)
+    files.tick(3.0)
+    assert len(begun) == 2
+    files.to(str(tmp_path / "two.jsonl"))
+    files.tick(4.0)
+    assert len(begun) == 3
+    files.close()
+
+
+def test_what_comes_while_a_file_is_written_is_written_before_the_flush_ends():
+    class Fills:
+        left = 3
+
+        @property
+        def pending(self) -> bool:
+            return self.left > 0
+
+        def flush(self) -> None:
+            self.left -= 1
+
+    file: Any = Fills()
+    asyncio.run(tracing._flush(file))
+    assert not file.pending
