@@ -143,7 +143,7 @@ class Agent:
                 break
             except (TimeoutError, OSError, DaskHPCError) as error:
                 busy = insists and not isinstance(error, DaskHPCError)
-                if not busy or within_s < _AGAIN_S or self._left or deadline_s > self._deadline_s:
+                if not busy or within_s < _AGAIN_S or deadline_s > self._deadline_s:
                     text = "Worker %s was not emptied (%s): %s"
                     logger.warning(text, address, why, str(error) or repr(error))
                     return

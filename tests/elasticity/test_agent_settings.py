@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from pathlib import Path
 from typing import Any
@@ -97,7 +98,11 @@ class _Emptied(Agent):
         return {}
 
 
-def test_a_worker_that_is_being_emptied_asks_at_once_where_its_end_is_sooner_and_only_there() -> None:
+def test_a_worker_that_is_being_emptied_asks_at_once_where_its_end_is_sooner_and_only_there(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+
     async def run() -> None:
         agent = _Emptied()
         ends = [asyncio.ensure_future(agent.leave(600.0, "notice"))]
@@ -109,6 +114,31 @@ def test_a_worker_that_is_being_emptied_asks_at_once_where_its_end_is_sooner_and
         await asyncio.wait_for(asyncio.gather(*ends), 20)
         # one that has left is not emptied again
         assert agent.asked == ["notice", "SIGTERM"]
+        assert len([one for one in caplog.messages if "nothing is lost" in one]) == 1
+
+    asyncio.run(run())
+
+
+class _Overtaken(_Emptied):
+    """An agent whose scheduler has not answered the notice by the time that it is told of SIGTERM."""
+
+    async def _ask(self, address: str, within_s: float, why: str) -> dict[str, Any]:
+        answer = await super()._ask(address, within_s, why)
+        if why == "notice":
+            raise TimeoutError
+        return answer
+
+
+def test_who_has_more_time_than_was_said_since_then_does_not_ask_again() -> None:
+    async def run() -> None:
+        agent = _Overtaken()
+        ends = [asyncio.ensure_future(agent.leave(600.0, "notice", insists=True))]
+        await until(lambda: agent.asked, "it is being emptied")
+        ends.append(asyncio.ensure_future(agent.leave(5.0, "SIGTERM")))
+        await until(lambda: len(agent.asked) > 1, "it has less time")
+        agent.left.set()
+        await asyncio.wait_for(asyncio.gather(*ends), 20)
+        assert (agent.asked, agent._left) == (["notice", "SIGTERM"], True)
 
     asyncio.run(run())
 

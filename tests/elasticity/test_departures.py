@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,10 @@ from elastic_clusters import shrinkable
 from elastic_work import Gate, result_of, shuffled, through, until, within
 
 import dask_hpc
+from dask_hpc.scheduler.internals import reads
+from dask_hpc.scheduler.leaving.departures import Departures
 from dask_hpc.scheduler.rpc.service import of
+from dask_hpc.scheduler.tables.parts import Departure
 
 
 def test_a_shuffle_that_takes_longer_than_there_is_time_runs_again_and_nothing_else() -> None:
@@ -205,3 +209,20 @@ def test_a_worker_that_is_let_go_and_has_to_go_then_ends_what_it_takes_part_in(s
             assert made.tally.twice() == []
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("left_s", "others", "drained_s"), [(60.0, True, 57.0), (60.0, False, 37.0), (10.0, False, 0.0)]
+)
+def test_what_executes_has_the_time_that_moving_and_where_nobody_else_is_writing_leave(
+    monkeypatch: pytest.MonkeyPatch, left_s: float, others: bool, drained_s: float
+) -> None:
+    monkeypatch.setattr(reads, "moving_s", lambda *_: 3.0)
+    monkeypatch.setattr(reads, "others_running", lambda *_: others)
+    departures = object.__new__(Departures)
+    state, parts = SimpleNamespace(now_s=lambda: 100.0), SimpleNamespace(reserved_s=lambda _: 20.0)
+    departures.engine = SimpleNamespace(  # type: ignore[assignment]
+        scheduler=SimpleNamespace(workers=()), state=state, parts=parts
+    )
+    departure = Departure(("a",), "its end", 3600.0, 100.0 + left_s)
+    assert departures._drained_within_s(departure) == drained_s

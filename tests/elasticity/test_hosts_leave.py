@@ -49,6 +49,8 @@ def test_a_size_that_would_part_the_workers_of_a_host_is_refused_and_one_that_do
             assert _hosts(made) == [0, 0, 1, 1]
             assert made.cluster.refused == plan["refused"]
             assert len(made.cluster.refused) == 2
+            # where one may go the other has no reason to stay
+            assert (await made.cluster.scale(2, dry_run=True))["refused"] == {}
             made.cluster.scale(2)
             await asyncio.wait_for(made.cluster, PATIENCE_S)
             assert _hosts(made) in ([0, 0], [1, 1])
@@ -85,6 +87,21 @@ def test_a_job_gives_up_hosts_that_have_no_more_workers_than_are_to_go() -> None
                 assert [len(names) for names in answer["released"].values()] == [2]
                 assert len(made.names()) == 4
             await job.wait(10)
+
+    asyncio.run(run())
+
+
+def test_by_force_too_a_host_goes_only_where_all_its_workers_are_too_many() -> None:
+    async def run() -> None:
+        async with pairs(2) as made:
+            submit, names = made.client.submit, range(4)
+            actors = [submit(Gate, actor=True, pure=False, workers=[made.address(n)]) for n in names]
+            await asyncio.gather(*actors)
+            answer = await made.cluster.ask("release", count=1, force=True)
+            assert answer["released"] == {}
+            answer = await made.cluster.ask("release", count=3, force=True)
+            assert [len(names) for names in answer["released"].values()] == [2]
+            assert len(made.names()) == 2
 
     asyncio.run(run())
 

@@ -316,14 +316,13 @@ class Service:
         self, changes: Mapping[str, Any], policy: Any, pickled: bytes | None, given: Mapping[str, Any]
     ) -> tuple[Settings, Policy]:
         """What settings and policy are after an update; raises what it is refused for."""
-        settings, present = self.engine.state.settings.updated_live(**changes), self.engine.controller.policy
-        if self.engine.awake and settings.node_by != self.engine.state.nodes.by:
+        state, present = self.engine.state, self.engine.controller.policy
+        settings = state.settings.updated_live(**changes)
+        if self.engine.awake and settings.node_by != state.nodes.by:
             raise ConfigError("hpc.node.by cannot change while jobs are active; wait for them to end")
         try:
-            if pickled is not None:
-                wanted = registry.create(loads(pickled), **given)
-            elif policy is not None:
-                wanted = registry.create(policy, **given)
+            if pickled is not None or policy is not None:
+                wanted = registry.create(policy if pickled is None else loads(pickled), **given)
             else:
                 wanted = registry.updated(present, **given) if given else present
         except UnknownParameter as error:
