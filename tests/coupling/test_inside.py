@@ -344,6 +344,11 @@ async def test_a_program_that_waits_for_room_is_resized_and_ends_with_its_job(c,
         await until(lambda: program.step == 2 and not program.producer.busy, "there is no room any more")
         assert (await job.resize(1))["result"] == "done"
         assert len(program.producer.nodes) == 1
+        looks, probe = [], program.producer.probe
+        program.producer.probe = lambda: looks.append(None) or probe()
+        for _ in range(500):
+            await asyncio.sleep(0)
+        assert len(looks) < 5, "it waits, and does not look again and again"
         assert [await anext(values) for _ in range(2)] == [(step, after(step)) for step in (1, 2)]
         await until(lambda: program.step == 4 and not program.producer.busy, "two steps more")
         await job.cancel("enough")
@@ -366,4 +371,22 @@ async def test_a_program_that_could_not_begin_yet_may_run_again_into_its_flow(c,
     await program.run()
     assert await everything(values) == [(step, after(step)) for step in (1, 2)]
     await job.close()
+    await flow.close()
+
+
+@live(workers=2, timeout=60)
+async def test_the_flow_of_a_program_whose_job_ends_before_it_could_begin_has_failed(c, s, *workers):
+    rt = await dask_hpc.install(c, "fcfs")
+    flow = await rt.couple("heat", FIELDS)
+    await flow.analyse(total, name="total")
+    values = flow.results("total", timeout=30)
+    async with rt.job("other", nodes=2):
+        job = await rt.job("heat", nodes=2).activate()
+        program = job.program(ROWS, "y").init(begin).elastic(advance, 2, couple=(flow, "T"))
+        run = asyncio.ensure_future(program.run())
+        await job.cancel("enough")
+        with pytest.raises(JobCancelled, match="enough"):
+            await run
+        with pytest.raises(CouplingError, match="its program has ended"):
+            await anext(values)
     await flow.close()

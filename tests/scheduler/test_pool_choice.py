@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 
 import dask
+import pytest
 from coupled import FIELDS
 from distributed import Client, Worker
 from helpers import Gate, asleep, engine, live, record, started, through, until
@@ -12,6 +14,8 @@ from sources import nothing_left, whole
 
 import dask_hpc
 from dask_hpc.scheduler.coupling import joining
+from dask_hpc.scheduler.coupling.flows import Flows
+from dask_hpc.scheduler.leaving.pool_target import PoolTarget
 from dask_hpc.scheduler.rpc.service import of
 from dask_hpc.wire import RPC
 
@@ -110,6 +114,7 @@ async def test_a_pool_has_a_node_while_a_program_waits_for_one_or_hands_over_its
     # who asks no more has given up
     now_s[0] = 31.0
     assert target() == 0
+    now_s[0] = 1.0
     async with Worker(s.address, nthreads=1) as a:
         source = await coming
         for step in range(2):
@@ -120,3 +125,29 @@ async def test_a_pool_has_a_node_while_a_program_waits_for_one_or_hands_over_its
         await until(lambda: target() == 0, "no step comes any more")
         await flow.close()
         await nothing_left(s, a)
+
+
+@pytest.mark.parametrize(
+    ("failed", "connected", "left", "needs"),
+    [
+        (False, True, False, True),
+        (True, True, False, False),
+        (False, False, False, False),
+        (False, True, True, False),
+    ],
+)
+def test_who_hands_over_steps_to_a_flow_that_has_not_failed_needs_a_node(failed, connected, left, needs):
+    flows = object.__new__(Flows)
+    ranks = {0: SimpleNamespace(connected=connected, left=left)}
+    flows._by_id = {"flow": SimpleNamespace(failed=failed, ranks=ranks)}
+    flows._joining = SimpleNamespace(waits=lambda: False)
+    assert flows.needs_node() == needs
+
+
+@pytest.mark.parametrize(("kept", "coupled", "needed"), [(0, True, 1), (0, False, 0), (3, True, 3)])
+def test_a_program_outside_needs_a_node_beside_jobs_that_need_none(kept, coupled, needed):
+    target = object.__new__(PoolTarget)
+    jobs = SimpleNamespace(named=[SimpleNamespace(state="running")])
+    target.engine = SimpleNamespace(state=SimpleNamespace(jobs=jobs, reserve_for_plain=lambda: 0))
+    target._coupled, target._kept = lambda: coupled, lambda job: kept
+    assert target._needed() == needed
