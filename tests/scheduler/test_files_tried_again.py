@@ -56,6 +56,8 @@ async def test_a_corridor_that_names_a_series_which_comes_later_is_taken_then(
     c, s, a, tmp_path, monkeypatch, caplog
 ):
     monkeypatch.setattr(corridor, "AGAIN_S", 0.05)
+    tries, read = [], corridor.read_wanted
+    monkeypatch.setattr(corridor, "read_wanted", lambda *args: tries.append(args) or read(*args))
     caplog.set_level(logging.ERROR)
     rt = await dask_hpc.install(c, tick="50 ms", power_model_idle_w=70, power_model_busy_w=200)
     path, series = tmp_path / "corridor.yaml", tmp_path / "series.csv"
@@ -67,5 +69,9 @@ async def test_a_corridor_that_names_a_series_which_comes_later_is_taken_then(
     await until(lambda: upper(s) == 900, "it is taken, unchanged")
     assert (await rt.power())["problem"] == ""
     assert len(said(caplog, "The corridor stays")) == 1
+    count, part = len(tries), s.extensions[corridor._EXTENSION]
+    for _ in range(5):
+        await part._look(part._given)
+    assert len(tries) == count, "what is taken is not taken again"
     await rt.corridor(clear=True)
     await asleep(s)
