@@ -156,6 +156,24 @@ def test_nothing_protected_is_lost_computed_again_or_wrong(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
+def test_workers_of_a_running_cluster_are_killed_where_its_address_is_given(tmp_path: Path) -> None:
+    with own(2) as cluster, Client(cluster) as client:
+        before = set(client.run(os.getpid).values())
+        where = ("--address", cluster.scheduler_address, "--folder", str(tmp_path))
+        done = run("chaos", "--runs", "2", "--faults", "worker", *where, "--json")
+        client.wait_for_workers(2)
+        after = set(client.run(os.getpid).values())
+    assert done.exit_code == 0, done.output
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [row["seed"] for row in rows] == [0, 1]
+    for row in rows:
+        assert {"faults", "wrong", "lost", "recomputed", "restored"} < set(row)
+        assert (row["good"], row["killed"] > 0) == (True, True), row
+    assert before != after
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
 def test_every_fault_happens_within_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # no worker of so few results writes so often
     monkeypatch.setattr("dask_hpc.chaos.run._CALLS", 10**6)
