@@ -94,15 +94,15 @@ class Admission:
         """A task has left a worker (None: one that is not known any more). Runs for every task."""
         if address is not None:
             holder = self._serving.get(address)
-            # most tasks of jobs that have more to do, or share nodes with those that have
-            if holder is not None and (holder.queue or self.lending.wanted):
+            # most tasks of jobs that have more to do, or share nodes with those that have; who waits for a
+            # token of it has a thread there, too
+            if holder is not None and (holder.queue or self.lending.wanted or self._aside):
                 self.dirty.add(address)
                 if not self._scheduled:
                     self.wake()
                 return
         lending, watched = self.lending, any(self.watched)
-        if self._aside:  # who waits for a token of it has a thread there, too
-            self.dirty.update([address] if address is not None else ())
+        if self._aside and not self._scheduled:
             self.wake()
         queued = lane is not None and lane.kind == "queue"
         if queued and not (watched or lending.wanted or address in lending.loans or self.queue.closed):

@@ -108,7 +108,14 @@ class Gate:
         """
         again: Counter[JobRecord] = Counter()
         for target, taken in self._taken.items():
-            for key in [key for key, ts in taken.items() if not _at_it(ts)]:
+            # `_at_it`, written out: this runs for every token at every pass
+            for key in [
+                key
+                for key, ts in taken.items()
+                if (ws := ts.processing_on) is None
+                or ts.state != "processing"
+                or (ws.long_running and ts in ws.long_running)
+            ]:
                 del taken[key]
             if (earlier := self._earlier.get(target)) and earlier.isdisjoint(taken):
                 self._earlier[target], self._ended_s[target] = set(), time()
