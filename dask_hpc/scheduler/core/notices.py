@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dask_hpc.scheduler.internals import writes
+from dask_hpc.scheduler.internals import crowds, reads, writes
 from dask_hpc.scheduler.tables.jobs import JobRecord
 from dask_hpc.scheduler.tables.state import State
 from dask_hpc.wire import notice_topic
@@ -16,7 +16,10 @@ class Notices:
         self._state = state
 
     def tick(self, now_s: float) -> None:
-        """Tell the client of every job that has tasks and has had no node for ``hpc.held-notice``."""
+        """Tell the client of every job that has tasks and has stood still for ``hpc.held-notice``.
+
+        It has no node, or all its workers are paused or on their way out.
+        """
         for job in list(self._state.jobs.active.values()):
             self._look(job, now_s)
 
@@ -24,7 +27,7 @@ class Notices:
         state = self._state
         without = state.starving(job) if job in state.plain else state.nodes_up(job) == 0
         # with tasks on borrowed slots it does not stand still
-        if not (job.held and without) or job.processing:
+        if not job.held or not ((without and not job.processing) or self._paused(job)):
             job.held_since_s = None
             return
         if job.held_since_s is None:
@@ -37,8 +40,21 @@ class Notices:
         fewer = "" if least else f"ask for fewer than {counted(job.smallest_start)}, "
         running = ", ".join(other.id for other in state.jobs.named if other.nodes) or "none is running"
         remedy = f"wait, {fewer}cancel a running job ({running}) or add workers"
-        text = f"Job {job.id} has been held for {held_s:.0f} s: {job.reason}. Remedy: {remedy}."
+        why = job.reason
+        if not without:
+            why = "none of its workers takes tasks, since its memory is full or it is being closed"
+            remedy = "let go of results or add workers"
+        text = f"Job {job.id} has been held for {held_s:.0f} s: {why}. Remedy: {remedy}."
         notify(state, job.client, text, job.id)
+
+    def _paused(self, job: JobRecord) -> bool:
+        """Whether no worker of the job takes tasks, and nothing of it is on others."""
+        state, there = self._state, job.reach
+        if not len(there) or crowds.any_running(state.scheduler, there):
+            return False
+        keys = [key for address in there for key in reads.keys_on(state.scheduler, address)]
+        lanes = [lane for key in keys if (lane := state.owner.get(key)) is not None]
+        return job.processing <= sum(lane.job is job for lane in lanes)
 
 
 def notify(state: State, client: str | None, text: str, waits: str = "") -> None:
