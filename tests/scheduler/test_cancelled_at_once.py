@@ -51,6 +51,13 @@ async def test_who_cancel_a_job_at_once_wait_for_what_was_submitted_and_not_for_
         rows = await within(asyncio.gather(job.cancel(), rt.cancel("main"), job.cancel()), 10)
         assert [row["state"] for row in rows] == ["cancelled"] * 3
     await until(lambda: not of(s).jobs.marks, "its closing message is the last word")
+    async with Client(s.address, asynchronous=True) as other:
+        left = await (await dask_hpc.runtime(other)).job("left", nodes=1).activate()
+        await left.cancel()
+        assert of(s).jobs.marks == {left.id: 1}
+    await until(lambda: other.id not in s.clients, "it is never closed")
+    async with rt.job("next", nodes=1):
+        assert not of(s).jobs.marks
 
 
 @live(workers=1)

@@ -73,10 +73,8 @@ async def test_an_idle_node_of_a_job_runs_what_another_job_waits_for(c, s, a, b)
     assert row["borrowed_tasks"] == theirs["lent_tasks"] >= 19
     assert row["borrowed_s"] == pytest.approx(theirs["lent_s"])
     assert theirs["lent_s"] > 0
-    assert (row["lending"], theirs["lending"]) == (
-        "borrowed: its threads are busy",
-        "lent: it has no task for a thread",
-    )
+    said = "borrowed: its threads are busy", "lent: it has no task for a thread"
+    assert (row["lending"], theirs["lending"]) == said
     assert not starts.twice(starts.count)
     await busy.__aexit__(None, None, None)
     await busy.wait(20)
@@ -377,12 +375,15 @@ def test_a_job_without_a_node_holds_what_may_run_anywhere_and_nothing_that_is_bo
     spec = job_spec("waits")
     job = JobRecord("waits", spec, resolve(spec, 1), client=None)
     lanes = {**job.lanes, "pinned": Lane(job, "rest", AllotmentSet()), "of a shuffle": job.lanes["p2p"]}
-    kinds = ("rest", "p2p", "free", "pinned", "of a shuffle")
-    waits = {"state": "no-worker", "priority": (0,), "annotations": None}
+    lanes |= {"aimed": lanes["free"]}
+    kinds = ("rest", "p2p", "free", "aimed", "pinned", "of a shuffle")
+    none = dict.fromkeys(("annotations", "host_restrictions", "resource_restrictions"))
+    waits = {"state": "no-worker", "priority": (0,), **none}
     tasks = {
         kind: SimpleNamespace(key=kind, worker_restrictions=lanes[kind].restriction, **waits)
         for kind in kinds
     }
+    tasks["free"].resource_restrictions = {"GPU": 1}
     tasks["of a shuffle"].worker_restrictions = {"where its input is"}
     tasks["sent"] = SimpleNamespace(key="sent", state="processing", worker_restrictions=job.reach)
     owner = {kind: lanes[kind] for kind in kinds} | {"sent": lanes["rest"]}
@@ -391,10 +392,9 @@ def test_a_job_without_a_node_holds_what_may_run_anywhere_and_nothing_that_is_bo
     lending = of_lending.Lending(SimpleNamespace(scheduler=scheduler, owner=owner), None)
     assert lending.wants(job)
     assert [entry[2].key for entry in job.queue] == ["rest", "p2p"]
-    # a pass looks at none of them twice, however many there are
-    assert (job.stranded, [*job.bound]) == ({}, ["free", "pinned", "of a shuffle"])
+    assert (job.stranded, [*job.bound]) == ({}, ["free", "aimed", "pinned", "of a shuffle"]), "seen once"
     # with its first node; those that a user has restricted are placed by stock, when their worker comes
-    assert lending.unplaced(job) == ["pinned", "of a shuffle", "rest", "p2p"]
+    assert lending.unplaced(job) == ["aimed", "pinned", "of a shuffle", "rest", "p2p"]
     assert (job.stranded, [*job.bound]) == ({}, ["free"])
     tasks["free"].state = "processing"
     assert (lending.unplaced(job), job.bound) == ([], {})

@@ -111,7 +111,7 @@ async def test_the_end_of_one_of_two_jobs_takes_nothing_from_the_other(c, s, *wo
             await job.close()
 
 
-@pytest.mark.parametrize("also", ["in another job", "without one"])
+@pytest.mark.parametrize("also", ["in another job", "in one that ends", "in a cancelled one", "in none"])
 @live(3)
 async def test_a_cancel_takes_nothing_that_its_client_has_submitted_elsewhere_too(c, s, *workers, also):
     rt, gate = await dask_hpc.install(c, "fcfs"), Gate()
@@ -126,13 +126,21 @@ async def test_a_cancel_takes_nothing_that_its_client_has_submitted_elsewhere_to
         mine = both()
         alone = c.submit(through, 5, gate, key="alone")
     await until(lambda: gate.arrived, "one executes")
-    with dask.annotate(hpc_job=other.id if also == "in another job" else None):
+    with dask.annotate(hpc_job=None if also == "in none" else other.id):
         again = both()
         assert await within(c.submit(inc, 1, pure=False)) == 2
+    if also == "in one that ends":
+        await other.close()
+        await other.wait(10)
+    elif also == "in a cancelled one":
+        await other.cancel()
     await first.cancel()
     await until(lambda: alone.cancelled(), "that nobody else wants")
     gate.open()
-    assert await within(c.gather([*mine, *again]), 10) == [0, 1, 2, 3] * 2
+    if also == "in a cancelled one":
+        assert all(future.cancelled() for future in again)
+    else:
+        assert await within(c.gather([*mine, *again]), 10) == [0, 1, 2, 3] * 2
     await other.close()
 
 

@@ -117,10 +117,14 @@ class Guests:
         return found
 
     def asked_elsewhere(self, key: Any, job: JobRecord, client: str) -> bool:
-        """Whether a client of the job has submitted a task of it in another one, too, or in none."""
+        """Whether a client of the job has submitted a task of it in another one, too, or in none.
+
+        That one may have ended: this was none of its own tasks.
+        """
+        others = [one for one in self._asked.get(key, ()) if one is not job]
         return any(
-            one == client if isinstance(one, str) else one is not job and one.active and client in one.clients
-            for one in self._asked.get(key, ())
+            one == client if isinstance(one, str) else one.state != "cancelled" and client in one.clients
+            for one in others
         )
 
     def _hand_on(self, tasks: Iterable[TaskState]) -> set[JobRecord]:

@@ -281,7 +281,7 @@ class Lending:
         for key in stranded:
             ts, lane = tasks.get(key), owner.get(key)
             if ts is not None and lane is not None and ts.state == "no-worker":
-                if lane.kind == "free":
+                if lane.kind == "free" and reads.user_restricted(ts):
                     job.bound[key] = None
                 else:
                     found.append(key)

@@ -182,8 +182,7 @@ class Service:
         Only a job that its client has not closed can be bound, and unbound only what is bound.
         """
         if self._is_open(job, token):
-            if mark:
-                # it says how far the client's messages have been heard, and no more
+            if mark:  # it says how far the client's messages have been heard, and no more
                 self.jobs.marks[job] = mark
             elif bound:
                 self.engine.ownership.bind(job, client)
@@ -226,6 +225,7 @@ class Service:
         for name, due in self._due.items():
             left = {id: entry for id, entry in due.items() if self._may_come(id, entry[0])}
             self._due[name] = {**left, job.id: (client, token)}
+        self.jobs.marks = {id: mark for id, mark in self.jobs.marks.items() if id in self._due[CLOSE]}
         if job.spec.measure_io:
             await self._equipped.wait()
             await self._io.count()
