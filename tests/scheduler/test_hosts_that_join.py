@@ -10,6 +10,7 @@ from helpers import Gate, live, through, until, within
 from live_hosts import host, lose, records
 
 import dask_hpc
+from dask_hpc.errors import CheckpointError
 from dask_hpc.scheduler.rpc.service import of
 
 # nothing of other tests is taken over
@@ -22,18 +23,23 @@ async def latest(rt):
     return row
 
 
-async def a_version_that_waits(c, s, rt, *workers, gate=None):
-    """A block on each of these hosts, and one that waits for a host with the resource ``late``, or there for
-    a gate.
+def left(s):
+    """How many results each level of each version has still to write."""
+    return [each.left for commit in of(s).commits._commits.values() for each in commit.writings.values()]
+
+
+async def a_version_that_waits(c, s, rt, *workers, gate=None, more=()):
+    """`more`, a block on each of these hosts, and one that waits for a host with the resource ``late``, or
+    there for a gate.
     """
     blocks = [await c.scatter([np.full(100, 1.0)], workers=[w.address], hash=False) for w in workers]
     if gate is None:
         late = c.submit(np.full, 100, 2.0, resources={"late": 1}, pure=False)
     else:
         late = c.submit(through, np.full(100, 2.0), gate, workers=[workers[0].address], pure=False)
-    futures = [*(future for (future,) in blocks), late]
+    futures = [*more, *(future for (future,) in blocks), late]
     commit = await rt.checkpoint(futures, "field", levels=("L1", "L2"), wait=False)
-    there = [future.key for future in futures[:-1]]
+    there = [future.key for (future,) in blocks]
     await until(lambda: all(key in of(s).commits.protected for key in there), "what is there is written")
     return futures, commit
 
@@ -75,6 +81,43 @@ async def test_hosts_that_have_none_of_it_hold_parities_if_they_are_there_at_its
         back = await within(c.gather(futures))
         assert [values[0] for values in back] == [1.0, 2.0]
         assert of(s).commits.protected.recomputed == 0
+
+
+@live(workers=0)
+async def test_what_a_host_had_written_that_is_lost_meanwhile_is_written_again(c, s):
+    async with AsyncExitStack() as stack:
+        rt, gate = await dask_hpc.install(c), Gate()
+        alpha, beta, gamma = [await host(stack, s, name) for name in ("alpha", "beta", "gamma")]
+        early = c.submit(np.full, 100, 1.0, workers=[beta.address], allow_other_workers=True)
+        (data,) = await c.scatter([np.full(100, 3.0)], workers=[gamma.address], hash=False)
+        futures, commit = await a_version_that_waits(c, s, rt, alpha, gate=gate, more=[early, data, early])
+        await until(lambda: left(s) == [1], "all that is there is written")
+        await lose(s, beta)
+        gate.open()
+        await within(commit.wait())
+        row = await commit.status()
+        assert (row["levels"], row["reason"]) == (["L1", "L2"], "")
+        await lose(s, gamma)
+        back = await within(c.gather(futures))
+        assert [values[0] for values in back] == [1.0, 3.0, 1.0, 1.0, 2.0]
+        assert of(s).commits.protected.recomputed == 0
+        assert len(records(s)) == 1
+
+
+@pytest.mark.errors("is lost: no copy is of use", "no new version: result .* was lost with its worker")
+@live(workers=0, config={"hpc.checkpoint.silence": "1 s"})
+async def test_a_version_fails_when_what_a_lost_host_had_written_is_nowhere_else(c, s):
+    async with AsyncExitStack() as stack:
+        rt, gate = await dask_hpc.install(c), Gate()
+        alpha, beta = [await host(stack, s, name) for name in ("alpha", "beta")]
+        (data,) = await c.scatter([np.full(100, 3.0)], workers=[beta.address], hash=False)
+        _, commit = await a_version_that_waits(c, s, rt, alpha, gate=gate, more=[data])
+        await until(lambda: left(s) == [1], "all that is there is written")
+        await lose(s, beta)
+        gate.open()
+        with pytest.raises(CheckpointError, match="cannot be written: it was lost with its worker"):
+            await within(commit.wait())
+        assert records(s) == {}
 
 
 @live(workers=0)

@@ -108,8 +108,7 @@ class Memory:
         begun = version = await self._begin(writing)
         writing.draft = version.version
         try:
-            await writing.run(version.call)
-            version = await self._joined(version, writing)
+            version = await self._written(version, writing)
             copies, note = await self._protect(version, writing, scheme, plan.name)
             homes = {str(block.pack): home for home, block in writing.held}
             groups = {id(copy.group): copy.group for copy, _ in copies.values() if copy.group is not None}
@@ -215,17 +214,25 @@ class Memory:
         self._dropping.again(domains)
         return InMemory(domains, manager, self._state.settings.checkpoint_transfer, tuple(self._over))
 
-    async def _joined(self, version: InMemory, writing: Writing) -> InMemory:
-        """A version that is written, with the hosts of now if others may have come, or gone, while it was."""
-        held = {home for home, _ in writing.held}
-        if held <= version.domains.keys() and not writing.waits:
-            return version
-        try:
-            there = (await self._begin(writing)).domains
-        except CheckpointError:  # nobody is there any more; managers are, for a while
-            return version
-        known = {home: domain for home, domain in version.domains.items() if home in held}
-        return replace(version, domains={**known, **there})
+    async def _written(self, version: InMemory, writing: Writing) -> InMemory:
+        """Have all blocks of a version written, those of hosts that are lost meanwhile by others.
+
+        Gives it with the hosts of now, if some may have come or gone.
+        """
+        while True:
+            await writing.run(version.call)
+            held = {home for home, _ in writing.held}
+            if held <= version.domains.keys() and not (writing.waits or writing.unheard):
+                return version
+            try:
+                there = (await self._begin(writing)).domains
+            except CheckpointError:  # nobody is there any more; managers are, for a while
+                return version
+            away = held - there.keys()
+            if not (lost := away - await self.there(away)):
+                known = {home: domain for home, domain in version.domains.items() if home in held}
+                return replace(version, domains={**known, **there})
+            writing.again(lost)
 
     async def _protect(
         self, version: InMemory, writing: Writing, scheme: Scheme | None, name: str

@@ -229,6 +229,21 @@ class Writing:
         if self._problem is not None:
             raise CheckpointError(self._problem)
 
+    def again(self, lost: Collection[Home]) -> None:
+        """Have the next `run` write what these managers held, which are lost."""
+        gone = {at for at, block in self.every.items() if block.home in lost}
+        at_of = {key: [self._first[i] + number for i, number in at] for key, at in self._places.items()}
+        keys = [key for key, places in at_of.items() if not gone.isdisjoint(places)]
+        for at in [at for key in keys for at in at_of[key]]:
+            del self.every[at]
+        # they may be there after all
+        self.unheard |= gone
+        self._queues.clear()
+        self._left = dict.fromkeys(keys)
+        states = reads.states(self._scheduler, keys)
+        for key in keys:
+            self._moved(key, "", states.get(key, "forgotten"))
+
     async def _moved_on(self, deadline_s: float | None) -> None:
         timeout_s = None
         if deadline_s is not None:
