@@ -23,9 +23,13 @@ async def latest(rt):
     return row
 
 
+def commits(s):
+    return of(s).commits._commits
+
+
 def left(s):
     """How many results each level of each version has still to write."""
-    return [each.left for commit in of(s).commits._commits.values() for each in commit.writings.values()]
+    return [each.left for commit in commits(s).values() for each in commit.writings.values()]
 
 
 async def a_version_that_waits(c, s, rt, *workers, gate=None, more=()):
@@ -159,3 +163,34 @@ async def test_a_version_that_is_asked_for_before_the_first_worker_has_come_wait
         assert row["levels"] == ["L1"]
         assert row["reason"].startswith("L2: scheme partner with parity 1 needs 2 failure domains")
         assert len(records(s)) == 1
+
+
+ALONE = pytest.mark.errors("no new version: what the manager at .* has cannot be had")
+
+
+@pytest.mark.parametrize("levels", [pytest.param(("L1",), marks=ALONE), ("L1", "L2")])
+@live(workers=0)
+async def test_a_version_is_whole_without_a_host_that_is_lost_as_it_ends_if_others_hold_that(c, s, levels):
+    async with AsyncExitStack() as stack:
+        rt = await dask_hpc.install(c)
+        hosts = [await host(stack, s, name) for name in ("alpha", "beta", "gamma")]
+        blocks = [c.submit(np.full, 100, 1.0, workers=[w.address], pure=False) for w in hosts]
+        memory = of(s).commits._memory
+        keep = memory._keep
+
+        async def one_is_lost(*args):
+            await lose(s, hosts[2])
+            return await keep(*args)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(memory, "_keep", one_is_lost)
+            commit = await rt.checkpoint(blocks, "field", levels=levels, wait=False)
+            await until(lambda: not left(s) and commits(s), "it has ended")
+        row = await commit.status()
+        if "L2" in levels:
+            assert (row["state"], row["levels"]) == ("complete", ["L1", "L2"])
+            back = await dask_hpc.restore("field", c)
+            assert [values[0] for values in await within(c.gather(back))] == [1.0] * 3
+        else:
+            assert row["state"] == "failed", row
+            assert records(s) == {}

@@ -282,10 +282,14 @@ class Memory:
         Raises
         ------
         CheckpointError
-            When too few have it (`keeping`): it would be lost with this scheduler, or one of them then.
+            When too few have it (`keeping`): it would be lost with this scheduler, or one of them then. When
+            these do not hold all of it.
         """
         homes = sorted(record.all_homes, key=attrgetter("address"))
         kept, problem = await keep(self._scheduler.rpc, record, homes, domains)
+        if not (problem or record.readable(kept)):
+            away = min({home.address for home in homes} - {home.address for home in kept})
+            problem = f"what the manager at {away} has cannot be had, and no parities make up for that"
         if problem:
             # one that has not answered may have it all the same
             for home in homes:
