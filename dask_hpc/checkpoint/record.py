@@ -116,9 +116,9 @@ class Record:
         ]
         return replace(self, homes=tuple(now.get(home, home) for home in self.homes), groups=tuple(groups))
 
-    def token(self, trusted: bool) -> str:
+    def token(self, trusted: bool, key_file: str | None = None) -> str:
         """The same for the same bytes that are read in the same way, another one for others."""
-        return blake2b(f"{self.id} {trusted}".encode(), digest_size=12).hexdigest()
+        return blake2b(f"{self.id} {trusted} {key_file}".encode(), digest_size=12).hexdigest()
 
 
 def made(

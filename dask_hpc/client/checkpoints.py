@@ -189,7 +189,8 @@ async def restored(
     from dask_hpc.worker.in_memory import open_records
 
     allow_pickle, key_file = TRUST.validate(allow_pickle), checked_key_file(key_file)
-    asked = {"name": checked_name(name), "version": checked_version(version), "allow_pickle": allow_pickle}
+    asked = {"name": checked_name(name), "version": checked_version(version)}
+    asked |= {"allow_pickle": allow_pickle, "key_file": key_file}
     folder = await _folder(client, store)
     # who names a store wants what is there
     held = (await _in_memory(client, asked) if store is None else None) or {}

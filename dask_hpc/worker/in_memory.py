@@ -42,12 +42,12 @@ class _InMemory(Opened):
 
     def __init__(self, record: Record, trusted: bool, key_file: str | None) -> None:
         where = f"version {record.manifest.version} of {record.name!r} in the memory of hosts"
-        super().__init__(where, record.manifest, record.token(trusted), trusted, key_file)
+        super().__init__(where, record.manifest, record.token(trusted, key_file), trusted, key_file)
         refuse_pickled(where, record.manifest, trusted)
-        self._files, self._copies = record.files, copies_of(record)
+        self._files, self._copies = record.files, copies_of(record, key_file)
 
     def task(self, key: Any, array: Array, number: int, at: int) -> Task:
-        return Task(key, read_held, self._copies[at], self.trusted, self.key_file)
+        return Task(key, read_held, self._copies[at], self.trusted)
 
     def file(self, path: str) -> bytes:
         return self._files[path]

@@ -95,6 +95,8 @@ class MemoryCopy:
     draft: str = ""
     #: Name of the checkpoint that it is a version of.
     of: str = ""
+    #: File with the key of what is encrypted; None: what the process that reads it is configured with.
+    key_file: str | None = None
 
     @property
     def folder(self) -> str:
@@ -106,15 +108,13 @@ class MemoryCopy:
         """Name of the block, among all there are."""
         return f"{self.folder}/{self.array.path}/{self.number}"
 
-    def read(self, trusted: bool = True, key_file: str | None = None) -> Any:
+    def read(self, trusted: bool = True) -> Any:
         """The value.
 
         Parameters
         ----------
         trusted
             Whether what is pickled may be unpickled.
-        key_file
-            File with the key of what is encrypted; None: what this process is configured with.
 
         Raises
         ------
@@ -130,12 +130,12 @@ class MemoryCopy:
         except (OSError, ValueError, CheckpointError):
             worker = get_worker()
             content = sync(worker.loop, self.content, worker.rpc)
-        return self.value(content, trusted, key_file)
+        return self.value(content, trusted)
 
-    def value(self, content: np.ndarray, trusted: bool, key_file: str | None = None) -> Any:
+    def value(self, content: np.ndarray, trusted: bool) -> Any:
         """The value that `content` has; raises ValueError or CheckpointError when it may not be made."""
         told, digest = form(self.array, self.number), self.written.digest
-        return from_bytes(told, unwrapped(told, content, digest, key_file), digest, trusted)
+        return from_bytes(told, unwrapped(told, content, digest, self.key_file), digest, trusted)
 
     async def content(self, pool: Any) -> np.ndarray:
         """Its bytes, from its host, or made of what others of its group hold; raises as `read`."""
@@ -171,8 +171,8 @@ class MemoryCopy:
 AnyCopy = Copy | MemoryCopy | SmallCopy
 
 
-def copies_of(record: Record) -> list[MemoryCopy]:
-    """Where the results of a version in memory are, in the order of its plan."""
+def copies_of(record: Record, key_file: str | None = None) -> list[MemoryCopy]:
+    """Where the results of a version in memory are, in the order of its plan; `key_file` as theirs."""
     found = []
     blobs = {
         blob.home: (group, number, blob) for group in record.groups for number, blob in enumerate(group.blobs)
@@ -185,11 +185,15 @@ def copies_of(record: Record) -> list[MemoryCopy]:
         if home in blobs:
             group, blob, of_home = blobs[home]
             start = of_home.start(str(written.pack))
-        found.append(MemoryCopy(record.id, array, number, written, home, group, blob, start, of=record.name))
+        found.append(
+            MemoryCopy(
+                record.id, array, number, written, home, group, blob, start, of=record.name, key_file=key_file
+            )
+        )
     return found
 
 
-def read_held(copy: MemoryCopy, trusted: bool, key_file: str | None = None) -> Any:
+def read_held(copy: MemoryCopy, trusted: bool) -> Any:
     """The task that reads a result of a version in memory.
 
     Raises
@@ -200,18 +204,16 @@ def read_held(copy: MemoryCopy, trusted: bool, key_file: str | None = None) -> A
     """
     try:
         try:
-            return copy.read(trusted, key_file)
+            return copy.read(trusted)
         except _AWAY:
-            return _read_late([copy], trusted, key_file)
+            return _read_late([copy], trusted)
     except (OSError, ValueError, CheckpointError) as error:
         raise CheckpointError(
             f"{copy.name} cannot be read from the memory of hosts: {error}; restore a version of the store"
         ) from None
 
 
-def _read_late(
-    copies: Sequence[MemoryCopy], trusted: bool = True, key_file: str | None = None
-) -> Any:
+def _read_late(copies: Sequence[MemoryCopy], trusted: bool = True) -> Any:
     """The value of copies whose hosts were away a moment ago, from the first of them that is back.
 
     Other tasks of the worker go on meanwhile.
@@ -229,7 +231,7 @@ def _read_late(
         late = time.monotonic() >= deadline_s
         for copy in list(left):
             try:
-                return copy.read(trusted, key_file)
+                return copy.read(trusted)
             except Exception as error:
                 if not isinstance(error, _AWAY):
                     left.remove(copy)

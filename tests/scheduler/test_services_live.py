@@ -9,7 +9,7 @@ import dask.array as da
 import numpy as np
 import pytest
 import xarray as xr
-from distributed import wait
+from distributed import futures_of, wait
 from helpers import live, until
 from losses import kill
 from saved import save, write_key
@@ -164,6 +164,26 @@ async def test_a_key_that_is_given_opens_a_version_wherever_it_is(c, s, a, tmp_p
         await dask_hpc.restore("field", c)
     back = await dask_hpc.restore("field", c, key_file=key_file)
     np.testing.assert_array_equal(await c.compute(back.t.data), np.arange(100))
+
+
+@live(workers=2)
+async def test_a_key_that_is_given_at_last_opens_what_there_is_and_what_is_lost(c, s, a, b, tmp_path, memory):
+    rt = await dask_hpc.install(c)
+    field = c.persist(da.arange(100, chunks=25))
+    key_file = write_key(tmp_path / "key")
+    with dask.config.set({"hpc.checkpoint.key-file": key_file}):
+        await rt.checkpoint(field, "field", levels="L1", services="encrypt")
+    without = await dask_hpc.restore("field", c)
+    with pytest.raises(CheckpointError, match="no key is named"):
+        await c.compute(without)
+    back = await dask_hpc.restore("field", c, key_file=key_file)
+    blocks = futures_of(back)
+    await wait(blocks)
+    await kill(s, [a if blocks[0].key in a.data else b])
+    np.testing.assert_array_equal(np.concatenate(await c.gather(blocks)), np.arange(100))
+    protected = of(s).commits.protected
+    assert protected.restored > 0
+    assert (protected.recomputed, protected.lost) == (0, 0)
 
 
 @live(workers=2, config={"hpc.checkpoint.every": "100 ms", "hpc.tick": "50 ms"})

@@ -44,20 +44,22 @@ class Given:
         self._came: dict[Any, Kept] = {}
         self._ended = False
 
-    def give(self, record: Record, trusted: bool) -> None:
+    def give(self, record: Record, trusted: bool, key_file: str | None = None) -> None:
         """A client is about to read a version.
 
         Parameters
         ----------
         trusted
             Whether it may unpickle what is in there.
+        key_file
+            File with the key that it has named; None: what workers are configured with.
         """
         if self._ended:
             return
         self._memory.touch(record.id)
         self._memory.about_to_be_read(record.id)
-        copies = iter(copies_of(record))
-        token, plan = record.token(trusted), record.manifest.plan
+        copies = copies_of(record, key_file)
+        token, plan = record.token(trusted, key_file), record.manifest.plan
         keys = [key for array in plan.arrays for key in block_keys(plan, array, token)]
         for key, copy in zip(keys, copies, strict=True):
             if key not in self._due and key not in self._protected:

@@ -123,7 +123,11 @@ class Left:
             self._expire_later()
 
     async def version_in_memory(
-        self, name: str, version: int | None = None, allow_pickle: bool = False
+        self,
+        name: str,
+        version: int | None = None,
+        allow_pickle: bool = False,
+        key_file: str | None = None,
     ) -> dict[str, Any] | None:
         """The newest version of a name, or the one asked for, that hosts hold and that can be read.
 
@@ -150,7 +154,7 @@ class Left:
         newest = whole[-1]
         chosen = [each for each in whole if _run(each) == _run(newest) is not None] or [newest]
         for record in chosen:
-            self.given.give(record, allow_pickle)
+            self.given.give(record, allow_pickle, key_file)
         texts = [await asyncio.to_thread(dump, record) for record in chosen]
         return {
             "records": texts,
