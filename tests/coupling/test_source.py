@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import fcntl
-import math
 import os
 import sys
 import threading
@@ -174,10 +173,14 @@ def test_a_ring_takes_no_more_than_half_of_what_is_left_of_the_memory(monkeypatc
         # its user has data moved to disk before that, or nothing moved at all
         (1000, (0.4, 0.7, 0.8), 100),
         (1000, (False, False, False), 200),
-        (None, (0.6, 0.7, 0.8), math.inf),
+        # each ring would take half of what the one before it has left of the host
+        (None, (0.6, 0.7, 0.8), 700),
     ],
 )
-def test_a_worker_has_half_of_its_memory_limit_for_rings_and_all_else_that_it_holds(limit, fractions, left):
+def test_a_worker_has_half_of_its_memory_limit_for_rings_and_all_else_that_it_holds(
+    limit, fractions, left, monkeypatch
+):
+    monkeypatch.setattr(room, "MEMORY_LIMIT", 2000)
     names = "memory_target_fraction", "memory_spill_fraction", "memory_pause_fraction"
     manager = SimpleNamespace(memory_limit=limit, **dict(zip(names, fractions, strict=True)))
     monitor = SimpleNamespace(get_process_memory=lambda: 300)

@@ -6,7 +6,6 @@ Several producers come at once, and the memory that one of them is about to rese
 from __future__ import annotations
 
 import fcntl
-import math
 import os
 import time
 from collections.abc import Iterator
@@ -57,17 +56,16 @@ def _locked(lock: int) -> bool:
 
 
 def left_of_limit(worker: Any) -> float:
-    """Bytes that a worker's memory limit leaves for a ring; infinite when it has none.
+    """Bytes that a worker's memory limit leaves for a ring; the host's memory, where it has none.
 
     All that its process holds counts: the rings that it has are touched, so that they are part of that.
     """
     manager = worker.memory_manager
-    if not manager.memory_limit:
-        return math.inf
+    limit = manager.memory_limit or MEMORY_LIMIT
     # where its user has Dask move data to disk, or pause, before that
     fractions = manager.memory_target_fraction, manager.memory_spill_fraction, manager.memory_pause_fraction
     share = min([_OF_LIMIT, *[float(one) for one in fractions if one]])
-    return float(share * manager.memory_limit - worker.monitor.get_process_memory())
+    return float(share * limit - worker.monitor.get_process_memory())
 
 
 def left_bytes(mine: Path = Path("/proc/self/cgroup"), base: Path = Path("/sys/fs/cgroup")) -> int:
