@@ -28,6 +28,8 @@ class Inside:
         self._program: weakref.ref[object] | None = None
         #: The values that are due at the turn that has begun.
         self._due: list[Due] = []
+        #: Analyses whose value of that turn can never be, as blocks of its window are lost.
+        self._lost: list[str] = []
         #: Why the program has ended too soon; empty: it has not.
         self.reason = ""
 
@@ -130,15 +132,19 @@ class Inside:
 
     def _due_at(self, turn: int) -> list[Due]:
         turns = self._flow._turns
-        return [
-            Due(
-                one.name,
-                one.function,
-                [each for at in range(turn - one.window + 1, turn) for each in turns[at].sources],
-            )
-            for one in self._flow._analyses.values()
-            if is_due(turn, one.first, one.window, one.every)
-        ]
+        found = []
+        self._lost = []
+        for one in self._flow._analyses.values():
+            if is_due(turn, one.first, one.window, one.every):
+                window = [turns[at] for at in range(turn - one.window + 1, turn)]
+                if lost := [each for each in window if any(source.cancelled() for source in each.sources)]:
+                    # Dask would take the whole step for lost with it
+                    lost[0].lost = lost[0].lost or "blocks of it were lost with their node"
+                    self._lost.append(one.name)
+                else:
+                    earlier = [source for each in window for source in each.sources]
+                    found.append(Due(one.name, one.function, earlier))
+        return found
 
     def handed(
         self,
@@ -154,6 +160,9 @@ class Inside:
         for name, future in values.items():
             along = one.along[name] = flow._loop.create_future()
             one.await_value(name, future, flow._spawn(value_of(future, along)))
+        for name in self._lost:
+            one.values[name] = flow._spawn(_never())
+            one.values[name].cancel()
         flow._begun = turn + 1
         self._last = step
         flow._spawn.needed(self._settle(turn, one))
@@ -183,3 +192,7 @@ class Inside:
             with suppress(DaskHPCError, OSError):
                 ended = {"turns": flow._begun, "reason": self.reason}
                 await flow._channel.ask("flow_ended", flow=flow._id, **ended)
+
+
+async def _never() -> None:
+    """What a value is in place of that never comes."""

@@ -1,16 +1,22 @@
-"""A program that hands over its steps grows when that makes them shorter, and makes room; no step is lost."""
+"""A program that hands over its steps grows when that makes them shorter, and makes room; no step is lost.
+
+One whose job ends before it gets room fails its flow.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 import numpy as np
+import pytest
 import xarray as xr
 from helpers import live, until
 from programs import going, start
 
 import dask_hpc
 from dask_hpc import sim
+from dask_hpc.errors import CouplingError, JobCancelled
 from dask_hpc.sim.model.coupled import Coupled
 from dask_hpc.sim.model.job import Job, Program
 from dask_hpc.sim.model.machine import Machine
@@ -86,3 +92,21 @@ async def test_a_program_gets_idle_nodes_and_gives_them_to_who_waits_and_no_step
     assert simulated(alone) == 3
     assert [step for step, _ in got] == list(range(1, len(got) + 1))
     assert [value for _, value in got] == [4 * (sum(range(ROWS)) + ROWS * step) for step, _ in got]
+
+
+@live(workers=2, timeout=60)
+async def test_the_flow_of_a_program_whose_job_ends_before_it_could_begin_has_failed(c, s, *workers):
+    rt = await dask_hpc.install(c, "fcfs")
+    flow = await rt.couple("heat", FIELDS)
+    await flow.analyse(total, name="total")
+    values = flow.results("total", timeout=30)
+    async with rt.job("other", nodes=2):
+        job = await rt.job("heat", nodes=2).activate()
+        program = job.program(ROWS, "y").init(begin).elastic(advance, 2, couple=(flow, "T"))
+        run = asyncio.ensure_future(program.run())
+        await job.cancel("enough")
+        with pytest.raises(JobCancelled, match="enough"):
+            await run
+        with pytest.raises(CouplingError, match="its program has ended"):
+            await anext(values)
+    await flow.close()
