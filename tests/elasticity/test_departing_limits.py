@@ -119,10 +119,13 @@ class Slow:
 
 
 @pytest.mark.errors("cannot be written below .* not written within")
+@pytest.mark.parametrize("less", [False, True])
 def test_what_is_written_in_time_comes_back_and_the_rest_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, less: bool
 ) -> None:
     monkeypatch.setattr(departing, "_BATCH_BLOCKS", 1)
+    if less:  # than was said: it is written at once
+        monkeypatch.setattr(departing.Departing, "writing_s", lambda self, nbytes, within_s: within_s)
 
     async def run() -> None:
         gate = Gate()
@@ -133,8 +136,12 @@ def test_what_is_written_in_time_comes_back_and_the_rest_is_named(
                 await slow
                 late = made.client.submit(bytes, 20_000, key="late")
                 await late
+                if less:
+                    first = asyncio.ensure_future(depart(made, within_s=3600.0))
+                    await until(lambda: len(files(tmp_path)) == 3, "the others are written")
                 before_s = asyncio.get_running_loop().time()
                 left = await depart(made, within_s=3.0)
+                assert not less or await first == left
                 assert asyncio.get_running_loop().time() - before_s < 6.0
                 assert sorted(left["spilled"]) == ["make-0", "make-1", "make-2"]
                 assert sorted(left["lost"]) == ["late", "slow"]

@@ -15,7 +15,7 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,7 @@ from dask_hpc.checkpoint.plan import Array
 from dask_hpc.checkpoint.store_threads import Asked, SilentStoreError, in_store
 from dask_hpc.clock import stopwatch_s
 from dask_hpc.scheduler.checkpoint.protected import Protected
-from dask_hpc.scheduler.internals import reads, remote
+from dask_hpc.scheduler.internals import data, reads, remote
 from dask_hpc.scheduler.tables.parts import Departure
 from dask_hpc.scheduler.tables.state import State
 from dask_hpc.scheduler.tables.watched import Watched
@@ -92,19 +92,23 @@ class Departing:
         keys = [key for key in reads.sole_keys(self._scheduler, there, addresses) if key not in safe]
         if not departure.last or directory is None or not keys:
             return False
-        # a tenth for what comes after
-        left_s = 0.9 * max(0.0, departure.deadline_s - self._state.now_s())
+        began_s = self._state.now_s()
+
+        def left_s() -> float:
+            # a tenth for what comes after
+            return 0.9 * (departure.deadline_s - began_s) - (self._state.now_s() - began_s)
+
         for address, held in (await self.write(directory, keys, addresses, left_s)).items():
             departure.kept.setdefault(address, []).extend(held)
         return False
 
     async def write(
-        self, directory: str, keys: Iterable[Any], leaving: Collection[str], within_s: float
+        self, directory: str, keys: Iterable[Any], leaving: Collection[str], left_s: Callable[[], float]
     ) -> dict[str, list[Any]]:
         """Have workers that leave write what only they hold below `directory`.
 
-        Gives the keys that are on disk then, by the worker that holds them; what could not be written within
-        `within_s` seconds is not among them, and the log says why.
+        Gives the keys that are on disk then, by the worker that holds them; what could not be written in the
+        time that is left (`left_s`, which may become less) is not among them, and the log says why.
         """
         wanted = reads.spillable(self._scheduler, keys, leaving)
         if not wanted:
@@ -115,7 +119,7 @@ class Departing:
         try:
             done = await asyncio.gather(
                 *(
-                    self._write(address, directory, held, within_s, folders)
+                    self._write(address, directory, held, left_s, folders)
                     for address, held in wanted.items()
                 )
             )
@@ -130,23 +134,29 @@ class Departing:
         return still
 
     async def _write(
-        self, address: str, directory: str, keys: list[Any], within_s: float, folders: set[str]
+        self,
+        address: str,
+        directory: str,
+        keys: list[Any],
+        left_s: Callable[[], float],
+        folders: set[str],
     ) -> dict[Any, Kept]:
         """What one worker has written in time; the folders are noted that something may be in."""
         nbytes, began_s = reads.nbytes(self._scheduler, keys), stopwatch_s()
         copies: dict[Any, Kept] = {}
         problems: dict[Any, str] = {}
         for batch in self._batches(keys):
-            left_s = within_s - (stopwatch_s() - began_s)
             folder = os.path.join(self._top(directory), f"{next(self._count):06}")
             try:
-                if left_s <= 0:
+                written = None
+                if (batch_s := left_s()) > 0:
+                    folders.add(folder)
+                    # the file system itself may not answer
+                    written = await data.in_time(self._batch(address, folder, batch, batch_s), left_s)
+                if written is None:
                     raise TimeoutError
-                folders.add(folder)
-                # the file system itself may not answer
-                written = await asyncio.wait_for(self._batch(address, folder, batch, left_s), left_s)
             except TimeoutError:
-                problems |= dict.fromkeys(batch, f"not written within {within_s:.1f} s")
+                problems |= dict.fromkeys(batch, "not written within the time that there was")
             except Exception as error:  # whatever goes wrong on the worker, the departure goes on
                 problems |= dict.fromkeys(batch, f"{type(error).__name__}: {error}")
             else:
