@@ -338,13 +338,18 @@ class SafeScaling(WithRuntime, Sizes):
         await self._open()
 
     async def _rehearse(self, pool: str, n: int) -> dict[str, Any]:
-        excess = len(self._specs(pool)) - n
-        plan = {"add": max(0, -excess), "release": {}, "bytes": 0, "refused": {}}
+        excess = self._excess(pool, n)
+        plan: dict[str, Any] = {"add": max(0, -excess), "release": {}, "bytes": 0, "refused": {}}
         if excess > 0:
             self._install()
-            answer = await self.ask("release", count=excess, dry_run=True, **self._limits(pool))
-            plan["release"] = {node: list(names) for node, names in answer["nodes"].items()}
-            plan |= {"bytes": answer["bytes"], "refused": answer["refused"]}
+            # those that have not come are given up first
+            coming = (await self._coming(pool))[:excess]
+            plan["release"] = {str(spec): self._workers_of(spec) for spec in coming}
+            if len(coming) < excess:
+                count = excess - len(coming)
+                answer = await self.ask("release", count=count, dry_run=True, **self._limits(pool))
+                plan["release"] |= {node: list(names) for node, names in answer["nodes"].items()}
+                plan |= {"bytes": answer["bytes"], "refused": answer["refused"]}
         return plan
 
     async def _close(self) -> None:

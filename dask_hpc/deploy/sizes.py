@@ -27,10 +27,10 @@ class Sizes(ChangedByHand):
         """Specifications of a pool whose successors have been asked for."""
         return []
 
-    def _excess(self, pool: str) -> int:
-        """By how much a pool is larger than wanted."""
+    def _excess(self, pool: str, wanted: int | None = None) -> int:
+        """By how much a pool is larger than wanted (None: last)."""
         staying = len(self._specs(pool)) - self._going.get(pool, 0)
-        wanted = self._wanted.get(pool)
+        wanted = self._wanted.get(pool) if wanted is None else wanted
         if wanted is None:
             return 0
         # what is followed and its successor count once, as long as that is wanted

@@ -208,6 +208,27 @@ def test_a_job_that_slurm_does_not_know_any_more_is_replaced_when_its_worker_has
         until(lambda: submitted(tmp_path) == 2, "it is replaced")
 
 
+def test_a_rehearsal_gives_jobs_up_that_wait_before_others_and_knows_successors(fakes: Any) -> None:
+    fakes("sbatch", SUBMIT)
+    fakes("squeue", "; ".join([_ending(), *(_row(number, "PENDING") for number in (2, 3, 4))]))
+    with dask_hpc.SLURMCluster(**OPTIONS) as made:
+        worker = _with_worker(made)
+        until(lambda: made.expiring and len(made.workers) == 2, "its successor is submitted")
+        plan = made.scale(jobs=1, dry_run=True)
+        assert plan == {"add": 0, "release": {}, "bytes": 0, "refused": {}}
+        assert made.scale(jobs=2, dry_run=True)["add"] == 1
+        waits = set(made.worker_spec) - {worker.name}
+        plan = made.scale(jobs=0, dry_run=True)
+        assert set(plan["release"]) == {worker.name, *waits}
+        made.scale(jobs=2)
+        until(lambda: len(made.workers) == 3, "another one is submitted")
+        waits = set(made.worker_spec) - {worker.name}
+        plan = made.scale(jobs=1, dry_run=True)
+        assert len(plan["release"]) == 1
+        assert set(plan["release"]) < waits
+        made.sync(worker.close)
+
+
 def test_nothing_is_left_of_a_job_whose_successor_is_not_wanted_any_more(fakes: Any, tmp_path: Path) -> None:
     fakes("sbatch", SUBMIT)
     fakes("scancel", 'echo "$@" >> "$0.told"')
