@@ -133,9 +133,13 @@ def test_who_ends_sooner_than_it_knows_is_emptied_a_margin_before_its_end_and_as
         for now_s in (100.0, 102.0, 103.0, 104.0):
             sooner.tick(now_s)
             await asyncio.gather(*sooner._going.values())
+        # where no more than the margin is left, half of that is used
+        other = Sooner(state, depart)
+        other.tick(112.0)
+        await asyncio.gather(*other._going.values())
 
     asyncio.run(ticks())
-    assert asked == [("late", 9.0, "its walltime ends")]
+    assert asked == [("late", 9.0, "its walltime ends"), ("late", 1.5, "its walltime ends")]
 
 
 @live(workers=2, config=SOON)

@@ -37,7 +37,9 @@ class Sooner:
         self._going = {address: task for address, task in self._going.items() if address in due}
         for address, end_s in due.items():
             if address not in self._going:
-                within_s = max(0.0, end_s - margin_s - now_s)
+                left_s = max(0.0, end_s - now_s)
+                # where there is less time than that, half of it
+                within_s = left_s - min(margin_s, left_s / 2)
                 self._going[address] = asyncio.ensure_future(self._let_go(address, within_s))
 
     async def _let_go(self, address: str, within_s: float) -> None:
