@@ -226,3 +226,22 @@ def test_what_executes_has_the_time_that_moving_and_where_nobody_else_is_writing
     )
     departure = Departure(("a",), "its end", 3600.0, 100.0 + left_s)
     assert departures._drained_within_s(departure) == drained_s
+
+
+def test_a_worker_whose_tasks_are_cut_short_keeps_no_job_from_the_nodes_that_stay() -> None:
+    async def run() -> None:
+        async with shrinkable(3) as made:
+            runtime = await dask_hpc.install(made.client, policy="fcfs", lend_s=0)
+            gate = Gate()
+            busy = await made.held(3, gate)
+            async with of(made.scheduler).engine.kept_awake():
+                assert len((await depart(made, 0, 0.2))["executing"]) == 1
+                async with runtime.job("next", nodes=1) as job:
+                    nodes = of(made.scheduler).engine.state.nodes.nodes
+                    await until(lambda: any(node.reserved for node in nodes.values()), "one is drained")
+                    gate.open()
+                    assert await within(made.client.submit(sum, [1, 2])) == 3
+                    assert (await job.status())["state"] == "running"
+            assert await within(made.client.gather(busy)) == [0, 1, 2]
+
+    asyncio.run(run())

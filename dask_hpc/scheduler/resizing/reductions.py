@@ -214,6 +214,7 @@ class Reductions:
             state.note_job(job)
             self._handle(AllotmentsChanged((job,)))
         else:
-            state.no_plain_shrink_before_s = again_s
+            if not leaves:  # else it says nothing of those that stay
+                state.no_plain_shrink_before_s = again_s
             self._handle(AllotmentsChanged(tuple(state.plain)))
         self._outcomes.end(round, reduction.action, reduction.id, "aborted", why)
