@@ -13,6 +13,8 @@ import dask_hpc
 from dask_hpc.scheduler.internals.allotment import Lane
 from dask_hpc.scheduler.placing import past as of_past
 from dask_hpc.scheduler.placing.guests import Guests
+from dask_hpc.scheduler.tables.jobs import JobRecord
+from dask_hpc_policies.jobs.jobspec import job_spec, resolve
 
 #: Values in the order in which `note` had them; workers of the tests are in this process.
 _order: list[str] = []
@@ -82,3 +84,18 @@ def test_looks_for_a_place_take_a_fiftieth_of_the_time(monkeypatch: pytest.Monke
         guests.place_lost()
         now_s[0] += 0.3  # a sweep
     assert looks == pytest.approx([10.0, 15.2])
+
+
+def test_what_is_done_is_forgotten_behind_however_much_that_is_not() -> None:
+    spec = job_spec("job")
+    job = JobRecord("job", spec, resolve(spec, 1), client=None)
+    states = {**dict.fromkeys(range(600), "waiting"), "done": "memory"}
+    scheduler = SimpleNamespace(tasks={key: SimpleNamespace(state=state) for key, state in states.items()})
+    jobs = SimpleNamespace(active={"job": job})
+    owner = dict.fromkeys(states, SimpleNamespace(job=job))
+    state: Any = SimpleNamespace(plain=[], unserved=bool, jobs=jobs, scheduler=scheduler, owner=owner)
+    guests = Guests(state)
+    guests._asked, guests._lost = dict.fromkeys(states, (job, "client")), dict.fromkeys(states)
+    guests.place_lost()
+    assert len(guests._asked) == len(guests._lost) == 600
+    assert "done" not in {**guests._asked, **guests._lost}

@@ -14,7 +14,6 @@ the future waits for the job that it was meant to run in.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from dask_hpc.scheduler.internals import reads, writes
@@ -26,8 +25,6 @@ from dask_hpc.scheduler.tables.state import State
 if TYPE_CHECKING:
     from distributed.scheduler import TaskState
 
-#: Lost results that are looked at to see whether they are there again.
-_LOOKED_AT = 500
 #: States of a task that is asked for and on no worker.
 _NOT_SENT = ("waiting", "queued", "no-worker")
 _HELD = ("queued", "no-worker")
@@ -178,7 +175,7 @@ class Guests:
             return
         tasks, owner = self.state.scheduler.tasks, self.state.owner
         stuck = {job for job in self.state.jobs.active.values() if job.held and not len(job.reach)}
-        for key in list(self._lost if stuck else islice(self._lost, _LOOKED_AT)):
+        for key in list(self._lost):
             ts, lane = tasks.get(key), owner.get(key)
             if ts is None or lane is None or ts.state not in _NOT_SENT:
                 del self._lost[key]
@@ -193,7 +190,7 @@ class Guests:
         jobs = self.state.jobs.active.values() if self._asked else ()
         stuck = {job for job in jobs if job.unfinished and not len(job.reach)}
         waiting = []
-        for key in list(self._asked if stuck else islice(self._asked, _LOOKED_AT)):
+        for key in list(self._asked):
             ts, lane = tasks.get(key), owner.get(key)
             if ts is None or lane is None or ts.state not in reads.IN_PLAY:
                 del self._asked[key]
