@@ -20,10 +20,12 @@ from dask_hpc.checkpoint.blobs import Home
 from dask_hpc.checkpoint.describe import describe
 from dask_hpc.checkpoint.plan import Written
 from dask_hpc.checkpoint.record import Record, made
+from dask_hpc.checkpoint.redundancy import encode
 from dask_hpc.checkpoint.repair import adoptions
+from dask_hpc.checkpoint.segments import read_segment
 from dask_hpc.checkpoint.values import to_bytes
 from dask_hpc.errors import CheckpointError
-from dask_hpc.worker import parities
+from dask_hpc.worker import manager, parities
 from dask_hpc.worker.fetching import all_of, ask
 from dask_hpc.worker.host_memory import fill, slots_bytes
 from dask_hpc.worker.keeping import domains_needed, keep
@@ -245,3 +247,27 @@ def test_what_workers_of_a_host_have_written_apart_goes_to_another_host_as_one(
     asyncio.run(run())
     # three segments on each of two hosts: SHMR of John (2024), where a transfer a segment would be MR
     assert [[len(part["ranges"]) for part in each["parts"]] for each in asked] == [[3], [3]]
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 9])
+def test_a_parity_is_of_all_parts_however_many(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    parts = [np.frombuffer(uuid.uuid4().bytes * (9 + number), np.uint8) for number in range(count)]
+
+    async def fetch(pool: Any, home: Home, ranges: Any) -> np.ndarray:
+        return parts[int(home.address)]
+
+    async def run() -> None:
+        own = Manager(str(folder), 10**8, Security())
+        told = [
+            {"home": {"address": str(number), "folder": ""}, "ranges": [("part", 0, part.nbytes)]}
+            for number, part in enumerate(parts)
+        ]
+        segment = (await own.protect(told, 1, 0))["segment"]
+        found = np.empty(parts[-1].nbytes, np.uint8)
+        read_segment(str(folder), segment, 0, found)
+        np.testing.assert_array_equal(found, parts[0] if count == 1 else encode(parts, 1)[0])
+
+    monkeypatch.setattr(manager, "fetch", fetch)
+    asyncio.run(run())

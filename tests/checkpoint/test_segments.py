@@ -23,6 +23,7 @@ from dask_hpc.checkpoint.segments import (
     read_segment,
     segment_names,
     segment_path,
+    write_piece,
     write_segment,
 )
 from dask_hpc.errors import CheckpointError
@@ -63,6 +64,14 @@ def test_the_checksum_is_of_all_pieces_of_all_parts_in_order(tmp_path):
     assert write_segment(descriptor, 9, parts) == crc32c(content)
     os.close(descriptor)
     assert got(tmp_path, name, 9, len(content)) == content
+
+
+def test_a_piece_is_written_whole_also_where_the_system_takes_a_part_of_it(tmp_path, monkeypatch):
+    content, write = np.frombuffer(os.urandom(1000), np.uint8), os.pwrite
+    name = Segments(str(tmp_path), 2**20).reserve(1100)
+    monkeypatch.setattr(os, "pwrite", lambda into, data, at: write(into, data[:300], at))
+    write_piece(str(tmp_path), name, 100, content)
+    assert got(tmp_path, name, 100, 1000) == content.tobytes()
 
 
 def test_there_is_never_more_than_is_allowed_and_the_remedy_is_named(tmp_path):
