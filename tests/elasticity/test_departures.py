@@ -14,7 +14,7 @@ from elastic_clusters import shrinkable
 from elastic_work import Gate, result_of, shuffled, through, until, within
 
 import dask_hpc
-from dask_hpc.scheduler.internals import reads
+from dask_hpc.scheduler.internals import data, reads
 from dask_hpc.scheduler.leaving.departures import Departures
 from dask_hpc.scheduler.rpc.service import of
 from dask_hpc.scheduler.tables.parts import Departure
@@ -243,5 +243,52 @@ def test_a_worker_whose_tasks_are_cut_short_keeps_no_job_from_the_nodes_that_sta
                     assert await within(made.client.submit(sum, [1, 2])) == 3
                     assert (await job.status())["state"] == "running"
             assert await within(made.client.gather(busy)) == [0, 1, 2]
+
+    asyncio.run(run())
+
+
+def test_what_stock_could_not_move_in_time_is_copied_for_a_moment_at_least(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    copied: list[Any] = []
+
+    async def never(*_: Any) -> None:
+        await asyncio.Event().wait()
+
+    async def copy(scheduler: Any, keys: Any, addresses: Any) -> None:
+        copied.append((keys, addresses))
+
+    for module, name, instead in (
+        (data, "retire", never),
+        (data, "_copy", copy),
+        (data, "stop_intake", lambda *_: None),
+        (reads, "sole_keys", lambda *_: ["key"]),
+    ):
+        monkeypatch.setattr(module, name, instead)
+    left_s = iter([0.01])
+    scheduler: Any = SimpleNamespace(workers={"a": None}, running=[SimpleNamespace(address="b")])
+    asyncio.run(data.move_off(scheduler, ["a"], ["b"], lambda: next(left_s, 0.0)))
+    assert copied == [(["key"], ["b"])]
+
+
+def test_a_worker_whose_node_is_given_up_anyway_goes_when_its_time_is_over() -> None:
+    async def run() -> None:
+        async with shrinkable(2) as made:
+            runtime = await dask_hpc.install(made.client, lend_s=0, shrink_deadline_s=3600)
+            gate = Gate()
+            async with runtime.job("fit", nodes=2, min_nodes=1, max_nodes=2) as job:
+                futures = await made.held(2, gate)
+                resize = asyncio.ensure_future(job.resize(1))
+                at = of(made.scheduler).engine.state.nodes.at
+                await until(lambda: any(node.reserved for node in at.values()), "one of them is drained")
+                here = next(address for address, node in at.items() if node.reserved)
+                try:
+                    left = await within(of(made.scheduler).departures.depart(here, 1.0, "its end"), 20.0)
+                finally:
+                    gate.open()
+                assert len(left["executing"]) == 1
+                assert await within(made.client.gather(futures)) == [0, 1]
+                await within(resize)
+            await job.wait(10)
 
     asyncio.run(run())

@@ -91,6 +91,21 @@ def test_a_job_gives_up_hosts_that_have_no_more_workers_than_are_to_go() -> None
     asyncio.run(run())
 
 
+def test_who_follows_the_load_hears_that_hosts_stay_with_as_many_workers_as_are_needed() -> None:
+    async def run() -> None:
+        async with pairs(3) as made:
+            runtime = await dask_hpc.install(made.client)
+            async with runtime.job("fit", nodes=1) as job:
+                nodes = made.cluster._releases.engine.state.nodes
+                await until(lambda: len(nodes.free()) == 2, "it has its host")
+                answer = await made.cluster.ask("pool", there=sorted(made.names()))
+                assert len(answer["stay"]) == answer["nodes"] < 6, answer
+            await job.wait(10)
+
+    with dask.config.set({"hpc.pool.hold": "0 s"}):
+        asyncio.run(run())
+
+
 def test_by_force_too_a_host_goes_only_where_all_its_workers_are_too_many() -> None:
     async def run() -> None:
         async with pairs(2) as made:
