@@ -153,3 +153,17 @@ async def test_results_stay_when_the_last_version_fails_for_one_of_them(c, s, *w
         await until(lambda: [one.complete for one in versions("night")] == [True], "the rest is written")
         assert (await dask_hpc.restore("night", c, store=tmp_path)).keys() == {keys[0]}
         await let_go(s)
+
+
+@live(workers=2)
+async def test_after_an_uninstall_results_are_kept_for_nobody(c, s, *workers, tmp_path, gate):
+    with dask.config.set(AT_END | {"hpc.checkpoint.store": str(tmp_path)}):
+        rt = await dask_hpc.install(c, "fcfs")
+        async with rt.job("night", protect=True):
+            futures = c.map(made, range(4))
+            await c.gather(futures)
+        await until(lambda: any(name.startswith("hpc-protect") for name in s.clients), "they are held")
+        await rt.uninstall()
+        gate.open()
+        del futures
+        await until(lambda: not s.tasks, "nobody has them")

@@ -15,6 +15,7 @@ from dask_hpc.checkpoint.keys import as_json
 from dask_hpc.errors import CheckpointError
 from dask_hpc.scheduler.checkpoint import left as of_left
 from dask_hpc.scheduler.checkpoint import results as of_results
+from dask_hpc.scheduler.checkpoint.given import Given
 from dask_hpc.scheduler.checkpoint.left import Left
 from dask_hpc.scheduler.checkpoint.results import Results
 from dask_hpc.worker import repairing
@@ -149,3 +150,19 @@ async def test_what_holds_parities_alone_has_no_blocks_to_be_held_against_checks
         patch.setattr(repairing, "ask", ask)
         await repairing._verified(None, [block], [(home, "a"), (home, "parities")])
     assert asked == [("tcp://a", {"segment": "a", "blocks": [(0, 8, 1)]})]
+
+
+@pytest.mark.parametrize(
+    ("read", "known", "unclaimed"), [(False, True, ["night"]), (True, True, []), (False, False, [])]
+)
+def test_what_was_given_and_not_submitted_is_waited_for_no_more_and_dropped_again_where_nobody_reads_it(
+    read, known, unclaimed
+):
+    record, let_go, told = version("night"), [], []
+    watched = SimpleNamespace(unwatch=lambda key, hears: let_go.append(key))
+    protected = SimpleNamespace(folders=lambda: {MEMORY + record.id} if read else set())
+    memory = Memory([record] if known else [])
+    given = Given(watched, protected, memory, None, lambda one: told.append(one.id))
+    given._due = {"late": object(), "of another": object()}
+    given._over(record, ["came", "late"])
+    assert (let_go, list(given._due), told) == (["late"], ["of another"], unclaimed)
