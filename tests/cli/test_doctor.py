@@ -7,6 +7,7 @@ import os
 import re
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
+from typing import Any
 
 import dask
 import pytest
@@ -297,6 +298,26 @@ def test_a_store_that_fails_while_it_is_looked_at_is_a_finding_beside_all_others
     assert found["scheduler"].verdict == "ok"
     said = f"the store {tmp_path} cannot be looked at: Disk quota exceeded"
     assert found["checkpoints"].text.endswith(said)
+
+
+def test_a_worker_that_goes_while_it_is_asked_is_a_finding(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = client.run
+
+    def gone(function: Any, *args: Any, **how: Any) -> Any:
+        return {"tcp://b:1": OSError("it has gone")} if "on_error" in how else run(function, *args, **how)
+
+    runtime = dask_hpc.install(client, checkpoint_store=str(tmp_path))
+    monkeypatch.setattr(client, "run", gone)
+    try:
+        found = {finding.name: finding for finding in examine_cluster(client)}
+    finally:
+        monkeypatch.undo()
+        runtime.uninstall()
+    assert found["checkpoints"].verdict != "ok"
+    assert "worker tcp://b:1" in found["checkpoints"].text
+    assert "it has gone" in found["checkpoints"].text
 
 
 def test_where_checkpoints_of_this_machine_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
