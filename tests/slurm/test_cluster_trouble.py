@@ -262,6 +262,8 @@ def test_a_successor_that_is_refused_is_not_asked_for_for_ever_and_once_more_whe
         looked = made.asked
         until(lambda: made.asked > looked + 5, "it looks again")
         assert (list(made.worker_spec), submitted(tmp_path)) == ([worker.name], 7)
+        # who adapts asks again and again
+        until(lambda: adapts or made._shrinking[""].done(), "nothing turns in a loop")
         fakes("sbatch", SUBMIT)
         fakes("squeue", f"{_row(1, 'COMPLETED')}; {_row(8, 'PENDING')}")
         made.sync(worker.close)
