@@ -78,6 +78,8 @@ class Agent:
         #: When the worker has to be empty that is being emptied, on the clock of the machine.
         self._deadline_s = 0.0
         self._left = False
+        #: SIGTERM has come, or the like: the walltime takes no time from the worker any more.
+        self.is_ended = False
 
     def start(self, ends_s: float | None) -> None:
         """Watch for signals and, if it is known, for the end of the walltime (seconds since the epoch)."""
@@ -201,7 +203,8 @@ class Agent:
                     break
             else:
                 await asyncio.sleep(min(begins_s, asked_s - margin_s) - time.time())
-                await self.leave(max(0.0, asked_s - margin_s - time.time()), "its walltime ends", True)
+                if not self.is_ended:
+                    await self.leave(max(0.0, asked_s - margin_s - time.time()), "its walltime ends", True)
                 return
             logger.info("The walltime of this worker ends %.0f s later than it did", asked_s - ends_s)
             ends_s = asked_s
@@ -276,7 +279,7 @@ async def dask_teardown(server: Any) -> None:
     """Before the worker is ended, by SIGTERM or otherwise, empty it if there is anything left."""
     agent = _agents.pop(server, None)
     if agent is not None:
-        # the walltime counts no more; what was asked for is under way, and told once more
-        agent.stop()
+        agent.is_ended = True
         if isinstance(server, Nanny):
             await agent.leave(agent.settings.kill_delay_s, "it is being ended")
+        agent.stop()
