@@ -138,7 +138,7 @@ def test_what_is_written_in_time_comes_back_and_the_rest_is_named(
                 await late
                 if less:
                     first = asyncio.ensure_future(depart(made, within_s=3600.0))
-                    await until(lambda: len(files(tmp_path)) == 3, "the others are written")
+                    await until(lambda: len(files(tmp_path)) == 4, "the others are written, and this one is")
                 before_s = asyncio.get_running_loop().time()
                 left = await depart(made, within_s=3.0)
                 assert not less or await first == left
