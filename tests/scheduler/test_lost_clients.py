@@ -115,14 +115,18 @@ def test_what_becomes_of_the_jobs_of_a_client_that_goes_comes_back_or_is_closed(
     def job(client, *, closed=False, done=False):
         return SimpleNamespace(client=client, closed=closed, done=done, dropped=False, client_gone_s=None)
 
-    open_, busy, over, theirs = jobs = [
+    open_, busy, over, theirs, shares = jobs = [
         job("a", done=True), job("a", closed=True), job("a", closed=True, done=True), job("b"),
+        job("a", closed=True, done=True),
     ]  # fmt: skip
     announced = job("a")
     lifecycle, cancelled, looked_at = object.__new__(Lifecycle), [], []
     lifecycle.cancel = lambda job, code, text: cancelled.append(job)
     lifecycle.maybe_done = looked_at.append
     lifecycle.scheduler = SimpleNamespace(clients={"b"})
+    lifecycle.ownership = SimpleNamespace(
+        guests=SimpleNamespace(of_others=lambda job, states: "key" if job is shares else None)
+    )
     lifecycle.state = state = SimpleNamespace(
         now_s=lambda: 7.0,
         settings=SimpleNamespace(client_timeout_s=5.0),
@@ -130,17 +134,18 @@ def test_what_becomes_of_the_jobs_of_a_client_that_goes_comes_back_or_is_closed(
     )
     lifecycle.client_left("a")
     assert cancelled == [announced], "nobody will open it"
-    assert [each.client_gone_s for each in jobs] == [7.0, 7.0, 7.0, None]
-    # of what is closed, only that of which nothing is left that somebody wants
-    assert [each.dropped for each in jobs] == [False, False, True, False]
+    assert [each.client_gone_s for each in jobs] == [7.0, 7.0, 7.0, None, 7.0]
+    # of what is closed, only that of which nothing is left that somebody wants, or another one makes
+    assert [each.dropped for each in jobs] == [False, False, True, False, False]
     cancelled.clear()
+    lifecycle.sweep()
     lifecycle.tick(11.9)
-    assert (cancelled, looked_at) == ([], [over]), "it ends, whoever has made its last tasks"
+    assert (cancelled, looked_at) == ([], [over, shares]), "it ends, whoever has made its last tasks"
     lifecycle.tick(12.0)
     assert cancelled == [open_], "what is closed needs no client"
     cancelled.clear()
     lifecycle.client_joined("a")
-    assert [each.client_gone_s for each in jobs] == [None] * 4
+    assert [each.client_gone_s for each in jobs] == [None] * 5
     theirs.client_gone_s = 1.0
     lifecycle.client_joined("a")
     assert theirs.client_gone_s == 1.0

@@ -14,6 +14,8 @@ from peer_to_peer import P2P
 from tasks import inc
 
 import dask_hpc
+from dask_hpc.errors import JobFailed
+from dask_hpc.scheduler.internals import reads
 
 
 async def queued(s, job):
@@ -111,7 +113,7 @@ async def test_the_end_of_one_of_two_jobs_takes_nothing_from_the_other(c, s, *wo
             await job.close()
 
 
-@pytest.mark.parametrize("also", ["in another job", "in one that ends", "in a cancelled one", "in none"])
+@pytest.mark.parametrize("also", ["in another job", "in one that is closed", "in a cancelled one", "in none"])
 @live(3)
 async def test_a_cancel_takes_nothing_that_its_client_has_submitted_elsewhere_too(c, s, *workers, also):
     rt, gate = await dask_hpc.install(c, "fcfs"), Gate()
@@ -129,9 +131,9 @@ async def test_a_cancel_takes_nothing_that_its_client_has_submitted_elsewhere_to
     with dask.annotate(hpc_job=None if also == "in none" else other.id):
         again = both()
         assert await within(c.submit(inc, 1, pure=False)) == 2
-    if also == "in one that ends":
+    if also == "in one that is closed":
         await other.close()
-        await other.wait(10)
+        await until(lambda: record(s, other).closed, "it is closed")
     elif also == "in a cancelled one":
         await other.cancel()
     await first.cancel()
@@ -198,3 +200,94 @@ async def test_a_shuffle_that_a_waiting_job_has_submitted_runs_where_it_is_asked
         await busy.close()
         assert await within(mine) == 40 * sum(range(1, 41))
         await waits.close()
+
+
+def fail(_, gate):
+    """A task: wait at `gate`, then fail."""
+    gate.wait()
+    raise ValueError("a failure")
+
+
+@pytest.mark.parametrize("ends", ["well", "in a failure"])
+@pytest.mark.parametrize("first", ["plain work", "a job that runs", "a job that waits"])
+@live(3)
+async def test_a_job_ends_with_what_others_make_of_it(c, s, *workers, first, ends):
+    """Who was first to submit it makes it, or whoever has a node; it is whole, or fails, for both."""
+    gate = Gate()
+    async with behind_another(c, s, 2) as (busy, waits, other):
+        both = await (await dask_hpc.install(other)).job("both", nodes=1, priority=1).activate()
+        await started(s, both, 1)
+        before = None if first == "plain work" else busy if first == "a job that runs" else waits
+        if before is None:
+            await waits.cancel()
+            await busy.close()
+            await busy.wait(10)
+        futures = []
+        for client, job in ((c, before), (other, both)):
+            with dask.annotate(hpc_job=job and job.id):
+                futures.append(client.submit(through if ends == "well" else fail, 1, gate, key="shared"))
+            await until(lambda: len(futures) == len(reads.wanted_by(s, ["shared"])), "it is sent")
+        jobs = [job for job in (before, both) if job is not None]
+        await until(lambda: gate.arrived, "it executes")
+        for job in jobs:
+            await job.close()
+        await until(lambda: all(record(s, job).closed for job in jobs), "they are closed")
+        # one that has nothing to wait for comes and goes meanwhile
+        async with (await dask_hpc.install(c)).job("empty") as empty:
+            pass
+        await empty.wait(10)
+        assert not any(record(s, job).ended.is_set() for job in jobs)
+        gate.open()
+        for job, future in zip(reversed(jobs), reversed(futures), strict=False):
+            if ends == "well":
+                assert (await job.wait(10))["state"] == "completed"
+                assert future.status == "finished"
+            else:
+                with pytest.raises(JobFailed, match="shared"):
+                    await job.wait(10)
+        assert [future.status for future in futures] == ["finished" if ends == "well" else "error"] * 2
+        for job in (busy, waits):
+            await job.close()
+
+
+@live(3)
+async def test_a_job_ends_when_another_that_needs_its_task_has_made_that(c, s, *workers):
+    """It has no node, and nor has plain work, for which the other one computes as well."""
+    gate = Gate()
+    async with behind_another(c, s, 2) as (busy, waits, _):
+        rt = await dask_hpc.install(c)
+        needs = await rt.job("needs", nodes=1, priority=1).activate()
+        await started(s, needs, 1)
+        with dask.annotate(hpc_job=None):
+            plain = c.submit(inc, 1, key="plain")
+        await until(lambda: owner_of(s, "plain"), "plain work waits for a node")
+        with dask.annotate(hpc_job=waits.id):
+            made = c.submit(through, 1, gate, key="made")
+        with dask.annotate(hpc_job=needs.id):
+            used = c.submit(inc, made)
+        await until(lambda: gate.arrived, "it executes")
+        await waits.close()
+        await until(lambda: record(s, waits).closed, "it is closed")
+        async with rt.job("empty") as empty:
+            pass
+        await empty.wait(10)
+        assert state_of(s, waits) == "pending"
+        gate.open()
+        assert (await waits.wait(10))["state"] == "completed"
+        assert await within(used) == 2
+        await busy.close()
+        await needs.close()
+        assert await within(plain) == 2
+
+
+@live(2)
+async def test_a_job_that_submits_what_has_failed_in_another_one_fails(c, s, *workers):
+    gate, failed = Gate(), []
+    gate.open()
+    async with Client(s.address, asynchronous=True, set_as_default=False) as other:
+        for client in (c, other):
+            async with (await dask_hpc.install(client, "fcfs")).job("fails", nodes=1) as job:
+                failed.append(client.submit(fail, 1, gate, key="shared"))
+                await until(lambda: all(future.status == "error" for future in failed), "it has failed")
+            with pytest.raises(JobFailed, match="shared"):
+                await job.wait(10)

@@ -129,8 +129,7 @@ class Engine:
 
     async def open_job(self, id: str) -> None:
         """Queue an announced job and wake up."""
-        job = None if self.leaving else self.state.jobs.queue(id, self.state.now_s())
-        if job is None:
+        if self.leaving or (job := self.state.jobs.queue(id, self.state.now_s())) is None:
             return
         try:
             await self.wake()
@@ -387,6 +386,7 @@ class Engine:
     def _sweep(self) -> None:
         self._resting.look()
         self.guests.place_lost()
+        self.lifecycle.sweep()
         self.overflow.look()
         self.admission.sweep()
         self._poll()

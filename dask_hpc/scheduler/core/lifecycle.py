@@ -61,7 +61,7 @@ class Lifecycle:
             if job.client == client:
                 job.client_gone_s = self.state.now_s()
                 # what only this client wanted has just been dropped; what others want goes on
-                job.dropped = job.closed and job.done
+                job.dropped = job.closed and job.done and self._awaited(job) is None
         self.forget_announced()
 
     def forget_announced(self) -> None:
@@ -78,20 +78,25 @@ class Lifecycle:
             job.failure = f"the scheduler could not take the graph of {next(iter(keys))!r} (its log says why)"
 
     def tick(self, now_s: float) -> None:
-        """Cancel jobs whose client has been gone for too long; sample how well the others scale.
-
-        End those whose last tasks others have made their own.
-        """
+        """Cancel jobs whose client has been gone for too long; sample how well the others scale."""
         limit_s = self.state.settings.client_timeout_s
         for job in self.state.jobs.named:
             gone_s = job.client_gone_s
             if gone_s is not None and not job.closed and now_s - gone_s >= limit_s:
                 text = f"its client has been gone for {now_s - gone_s:.0f} s (hpc.client-timeout)"
                 self.cancel(job, ReasonCode.CLIENT_GONE, text)
-            elif job.closed and job.done:
-                self.maybe_done(job)
         for job in self.state.jobs.active.values():
             job.meter.sample(now_s, self.state.settings.performance_interval_s)
+
+    def sweep(self) -> None:
+        """End closed jobs whose last tasks others have made their own, or have done."""
+        for job in self.state.jobs.named:
+            if job.closed and job.done:
+                self.maybe_done(job)
+
+    def _awaited(self, job: JobRecord) -> Any | None:
+        """A task that the job waits for though another one makes it; None: there is none."""
+        return self.ownership.guests.of_others(job, reads.IN_PLAY)
 
     def client_closed(self, client: str) -> None:
         """A client has been closed: nothing more comes into its open jobs."""
@@ -126,12 +131,17 @@ class Lifecycle:
                 continue
             if job.is_default and self.state.plain:
                 self._plain_done(job)
-            elif job.closed:
+            elif job.closed and (key := self._awaited(job)) is None:
                 self._finish(job)
+            elif job.closed:
+                job.reason = f"it waits for {key!r}, which another one makes that has submitted it, too"
 
     def _finish(self, job: JobRecord) -> None:
         if job.dropped:
             self.end(job, "cancel", ReasonCode.CLIENT_GONE, "its client has gone, and its tasks with it")
+        elif (key := self.ownership.guests.of_others(job, ("erred",))) is not None:
+            text = f"task {key!r} failed, which another one has made that had submitted it, too"
+            self.end(job, "fail", ReasonCode.TASK_FAILED, text)
         elif job.erred > 0:
             self.end(job, "fail", ReasonCode.TASK_FAILED, job.failure)
         else:

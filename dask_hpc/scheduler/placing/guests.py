@@ -62,6 +62,8 @@ class Guests:
                     continue
             elif not first.is_default and (len(first.reach) or not len(job.reach)):
                 continue
+            if not (first.is_default or lane.guest):
+                self._asked.setdefault(dts.key, (first,))
             guest = owner[dts.key] = self._lane(job, lane.kind)
             held = dts.state in _HELD
             if not at_rest:
@@ -107,22 +109,30 @@ class Guests:
             ours = [ts for ts in tasks if ts.key not in futures]
             for ts in ours:
                 askers = self._asked.get(ts.key, ())
-                first = self.state.owner[ts.key].job
-                both = "" if first.is_default else first, client if job is None or job.is_default else job
-                self._asked[ts.key] = tuple(dict.fromkeys((*askers, *both)))
+                lane = self.state.owner[ts.key]
+                first = "" if lane.job.is_default or lane.guest else lane.job
+                asks = client if job is None or job.is_default else job
+                self._asked[ts.key] = tuple(dict.fromkeys((*askers, first, asks)))
             found |= self._hand_on(ours)
         return found
 
     def asked_elsewhere(self, key: Any, job: JobRecord, client: str) -> bool:
-        """Whether a client of the job has submitted a task of it in another one, too, or in none.
-
-        That one may have ended: this was none of its own tasks.
-        """
+        """Whether a client of the job has submitted a task of it in another one, too, or in none."""
         others = [one for one in self._asked.get(key, ()) if one is not job]
         return any(
-            one == client if isinstance(one, str) else one.state != "cancelled" and client in one.clients
+            one == client if isinstance(one, str) else one.active and client in one.clients
             for one in others
         )
+
+    def of_others(self, job: JobRecord, states: Collection[str]) -> Any | None:
+        """Key of a task in one of these states that the job has submitted and another makes; None: none."""
+        tasks, owner = self.state.scheduler.tasks, self.state.owner
+        for key, askers in self._asked.items():
+            if job in askers and (ts := tasks.get(key)) is not None and ts.state in states:
+                lane = owner.get(key)
+                if lane is None or lane.job is not job or lane.guest:
+                    return key
+        return None
 
     def _hand_on(self, tasks: Iterable[TaskState]) -> set[JobRecord]:
         """Let the first that has submitted them, too, and has a node make tasks of a job that has none."""
@@ -192,7 +202,7 @@ class Guests:
         waiting = []
         for key in list(self._asked):
             ts, lane = tasks.get(key), owner.get(key)
-            if ts is None or lane is None or ts.state not in reads.IN_PLAY:
+            if ts is None or lane is None or ts.state not in (*reads.IN_PLAY, "erred"):
                 del self._asked[key]
             elif lane.job in stuck:
                 waiting.append(ts)

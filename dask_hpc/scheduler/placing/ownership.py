@@ -159,11 +159,11 @@ class Ownership:
                 name = whole(key)
             if known is not None:
                 name = whole(key) if by_key else whole
-                if ts.state != "processing" and ts.state not in _NOT_SENT:
+                if ts.state not in ("processing", "erred") and ts.state not in _NOT_SENT:
                     continue
                 if known.job.id != name and (name in active or not known.job.is_default):
                     asked.setdefault(name, []).append(ts)
-                if ts.state == "processing" or name not in active or not known.job.is_default:
+                if ts.state in ("processing", "erred") or name not in active or not known.job.is_default:
                     continue
             elif ts.state != "released":
                 continue
