@@ -13,6 +13,7 @@ import logging
 import threading
 import uuid
 import warnings
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import fields
 from types import TracebackType
@@ -313,6 +314,11 @@ class Job:
         self._entered_by = None
         if not self._closed:
             self._closed = True
+            self._send(CLOSE)
+
+    def say_closed(self, open_jobs: Collection[str]) -> None:
+        """Say again that it is closed, where the scheduler takes it for one of these jobs that are open."""
+        if self._closed and self.id in open_jobs:
             self._send(CLOSE)
 
     # ------------------------------------------------------------------ data

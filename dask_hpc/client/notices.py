@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from distributed import Client
 
+from dask_hpc.channel import Channel
 from dask_hpc.wire import notice_topic
 
 logger = logging.getLogger("dask_hpc")
@@ -20,9 +21,13 @@ Shown = Callable[[str, str], None]
 _shown: dict[str, list[Shown]] = {}
 
 
-def listen(client: Client) -> None:
-    """Have what the scheduler tells this client appear in its log, as long as nobody shows it."""
-    client.subscribe_topic(notice_topic(client.id), functools.partial(_tell, client.id))
+def listen(channel: Channel) -> None:
+    """Have what the scheduler tells this client appear in its log, as long as nobody shows it.
+
+    What the scheduler asks of it is whether jobs are closed whose closing message may be lost.
+    """
+    client = channel.client
+    client.subscribe_topic(notice_topic(client.id), functools.partial(_tell, client.id, channel.opened))
 
 
 def show(client: Client, shown: Shown) -> Callable[[], None]:
@@ -40,8 +45,12 @@ def show(client: Client, shown: Shown) -> Callable[[], None]:
     return end
 
 
-def _tell(client: str, event: tuple[float, Mapping[str, Any]]) -> None:
+def _tell(client: str, opened: Iterable[Any], event: tuple[float, Mapping[str, Any]]) -> None:
     _, message = event
+    if (open_ := message.get("open")) is not None:
+        for handle in list(opened):
+            handle.say_closed(open_)
+        return
     job, text = message["job"], message["text"]
     there = _shown.get(client, ()) if job else ()
     # a line of a log is red in a notebook, and stands in whatever cell runs

@@ -114,7 +114,7 @@ class Runtime(PowerMethods, CouplingMethods):
     def __init__(self, client: Client) -> None:
         #: The way to the scheduler, for whatever belongs to this runtime.
         self.channel = Channel(client)
-        notices.listen(client)
+        notices.listen(self.channel)
 
     def __repr__(self) -> str:
         client = self.channel.client_or_none

@@ -6,7 +6,7 @@ import asyncio
 from types import SimpleNamespace
 
 from distributed import Client, SchedulerPlugin
-from helpers import asleep, live, record, started, state_of, until
+from helpers import asleep, engine, live, record, started, state_of, until
 from tasks import inc, slow_inc
 
 import dask_hpc
@@ -69,6 +69,25 @@ async def test_a_job_whose_end_was_lost_with_the_connection_ends_when_it_is_wait
     assert (await job.wait(10))["state"] == "completed"
 
 
+@live(1)
+async def test_an_end_that_was_lost_with_the_connection_is_said_again_when_the_client_is_back(
+    c, s, a, monkeypatch
+):
+    rt = await dask_hpc.install(c)
+    job, open_one = rt.job("main"), await rt.job("open").activate()
+    await job.activate()
+    active = engine(s).state.jobs.active
+    await until(lambda: job.id in active and open_one.id in active, "both are open")
+    with monkeypatch.context() as lost:
+        lost.setattr(job, "_send", lambda *args: None)
+        await job.close()
+    s.client_comms[c.id].comm.abort()
+    await until(lambda: state_of(s, job) == "completed", "it ends", timeout_s=10)
+    assert record(s, open_one).active
+    assert not record(s, open_one).closed
+    await open_one.close()
+
+
 @live()
 async def test_the_job_of_a_client_that_closes_is_cancelled_when_nobody_wants_its_results(c, s, *workers):
     rt = await dask_hpc.install(c)
@@ -123,13 +142,13 @@ def test_what_becomes_of_the_jobs_of_a_client_that_goes_comes_back_or_is_closed(
     lifecycle, cancelled, looked_at = object.__new__(Lifecycle), [], []
     lifecycle.cancel = lambda job, code, text: cancelled.append(job)
     lifecycle.maybe_done = looked_at.append
-    lifecycle.scheduler = SimpleNamespace(clients={"b"})
+    lifecycle.scheduler = SimpleNamespace(clients={"b"}, loop=SimpleNamespace(call_later=lambda *asked: None))
     lifecycle.ownership = SimpleNamespace(
         guests=SimpleNamespace(of_others=lambda job, states: "key" if job is shares else None)
     )
     lifecycle.state = state = SimpleNamespace(
         now_s=lambda: 7.0,
-        settings=SimpleNamespace(client_timeout_s=5.0),
+        settings=SimpleNamespace(client_timeout_s=5.0, sweep_s=0.1),
         jobs=SimpleNamespace(named=jobs, active={}, announced={"new": announced}),
     )
     lifecycle.client_left("a")

@@ -15,6 +15,7 @@ from dask_hpc.scheduler.resizing.rounds import Rounds
 from dask_hpc.scheduler.tables.events import Event, LastJobEnded
 from dask_hpc.scheduler.tables.jobs import JobRecord
 from dask_hpc.scheduler.tables.state import State
+from dask_hpc.wire import notice_topic
 from dask_hpc_policies.decision import ReasonCode
 from dask_hpc_policies.jobs.jobspec import JobSpec, resolve
 from dask_hpc_policies.wording import counted
@@ -50,10 +51,20 @@ class Lifecycle:
         self._maybe_done: set[JobRecord] = set()
 
     def client_joined(self, client: str) -> None:
-        """A client has connected."""
+        """A client has connected, perhaps again: what it has said meanwhile of its jobs is lost."""
+        open_jobs = False
         for job in self.state.jobs.named:
             if job.client == client:
                 job.client_gone_s = None
+                open_jobs |= not job.closed
+        if open_jobs:
+            # what it is sent first has to come alone
+            self.scheduler.loop.call_later(self.state.settings.sweep_s, self._ask_closed, client)
+
+    def _ask_closed(self, client: str) -> None:
+        """Have a client say again which of its open jobs it has closed."""
+        open_jobs = [job.id for job in self.state.jobs.named if job.client == client and not job.closed]
+        writes.tell(self.scheduler, notice_topic(client), {"open": open_jobs})
 
     def client_left(self, client: str) -> None:
         """A client has gone; its jobs are given some time."""
