@@ -103,6 +103,35 @@ async def test_an_update_that_is_refused_leaves_the_file_that_is_there(c, s, *wo
     assert path.with_name("trace.jsonl.previous").read_text() == "an earlier run\n"
 
 
+@live()
+async def test_two_updates_at_once_open_a_file_once(c, s, *workers, tmp_path, monkeypatch):
+    path, both, checked = tmp_path / "trace.jsonl", threading.Event(), []
+    path.write_text("an earlier run\n")
+    rt = await dask_hpc.install(c)
+    opened, check = tracing.TraceFile, of(s)._check
+
+    def opens(*args):
+        both.wait(10)
+        return opened(*args)
+
+    async def checks(wanted):
+        await check(wanted)
+        checked.append(wanted)
+
+    monkeypatch.setattr(tracing, "TraceFile", opens)
+    monkeypatch.setattr(of(s), "_check", checks)
+    updates = asyncio.gather(*[rt.update(trace_path=str(path)) for _ in range(2)])
+    await until(lambda: len(checked) == 2, "both are about to open it")
+    both.set()
+    await updates
+    assert path.with_name("trace.jsonl.previous").read_text() == "an earlier run\n"
+    async with rt.job("main", nodes=1) as job:
+        assert await c.submit(inc, 1) == 2
+    await job.wait(10)
+    await asleep(s)
+    assert "main" in {record.name for record in read_trace(path).records if isinstance(record, JobEvent)}
+
+
 @pytest.mark.errors("Going on without a trace file")
 @live(config={"hpc.trace.path": "/proc/nowhere/trace.jsonl"})
 async def test_a_configured_path_that_cannot_be_written_costs_the_file_and_nothing_else(c, s, *workers):

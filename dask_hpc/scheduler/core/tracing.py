@@ -31,6 +31,8 @@ class Tracing:
         self._state = state
         self._spawn = spawn
         self._file: TraceFile | None = None
+        #: Held from `prepare` to `to`: who opens a file at a path moves what is there.
+        self.changing = asyncio.Lock()
         #: What `prepare` has opened.
         self._prepared: TraceFile | None = None
         self._flushing: asyncio.Task[None] | None = None

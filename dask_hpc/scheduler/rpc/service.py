@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from distributed.protocol.pickle import loads
 
-from dask_hpc import wire
 from dask_hpc.checkpoint.services import chosen_services
 from dask_hpc.checkpoint.store_threads import soon
 from dask_hpc.config import Settings, is_setting, no_setting
@@ -45,7 +44,7 @@ from dask_hpc.scheduler.rpc.settings_file import SettingsFile
 from dask_hpc.scheduler.rpc.status import StatusMethods
 from dask_hpc.scheduler.tables.forecasts import Forecasts
 from dask_hpc.scheduler.tables.parts import Method, made
-from dask_hpc.wire import BIND, CLOSE, OPEN, RPC
+from dask_hpc.wire import BIND, CLOSE, OPEN, RPC, notice_topic
 from dask_hpc_policies import registry
 from dask_hpc_policies.codec import decode
 from dask_hpc_policies.jobs.jobspec import JobSpec
@@ -260,11 +259,12 @@ class Service:
         changes = {name: given.pop(name) for name in list(given) if is_setting(name)}
         wished, _ = self._wished(changes, policy, pickled, given)
         await self._check(wished)
-        # last: what is in the way of a new file is moved
-        await self.engine.tracing.prepare(wished.trace_path)
-        # another update may have come meanwhile
-        settings, wanted = self._wished(changes, policy, pickled, given)
-        self.engine.tracing.to(settings.trace_path)
+        # last: what is in the way of a new file is moved, once
+        async with self.engine.tracing.changing:
+            await self.engine.tracing.prepare(wished.trace_path)
+            # another update may have come meanwhile
+            settings, wanted = self._wished(changes, policy, pickled, given)
+            self.engine.tracing.to(settings.trace_path)
         self.engine.use_settings(settings)
         self.engine.state.nodes.by = settings.node_by
         self.engine.lifecycle.settings_changed()
@@ -275,7 +275,7 @@ class Service:
 
     async def uninstall(self, client: str) -> dict[str, Any]:
         """Cancel nothing, hand every task back to stock scheduling, and leave; `client` hears no more."""
-        self.scheduler.unsubscribe_topic(wire.notice_topic(client), client)
+        self.scheduler.unsubscribe_topic(notice_topic(client), client)
         await self.detach()
         return {"uninstalled": True}
 
