@@ -161,7 +161,7 @@ class Inside:
             along = one.along[name] = flow._loop.create_future()
             one.await_value(name, future, flow._spawn(value_of(future, along)))
         for name in self._lost:
-            one.values[name] = flow._spawn(_never())
+            one.values[name] = flow._loop.create_future()
             one.values[name].cancel()
         flow._begun = turn + 1
         self._last = step
@@ -192,7 +192,3 @@ class Inside:
             with suppress(DaskHPCError, OSError):
                 ended = {"turns": flow._begun, "reason": self.reason}
                 await flow._channel.ask("flow_ended", flow=flow._id, **ended)
-
-
-async def _never() -> None:
-    """What a value is in place of that never comes."""

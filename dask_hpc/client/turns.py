@@ -66,7 +66,7 @@ class Turn:
     ousted: bool = False
     computed: bool = False
     #: What is computed of it, by analysis.
-    values: dict[str, asyncio.Task[Any]] = field(default_factory=dict)
+    values: dict[str, asyncio.Future[Any]] = field(default_factory=dict)
     #: What comes with the word that a value is there: its bytes; None: it is too large for that.
     along: dict[str, asyncio.Future[bytes | None]] = field(default_factory=dict)
     futures: list[Future] = field(default_factory=list)
