@@ -162,6 +162,26 @@ def test_no_more_are_passed_over_at_a_time_than_take_a_moment(monkeypatch: pytes
     assert (held(job), past.spent) == ("abcde", {job})
 
 
+def test_however_many_of_a_kind_are_passed_over_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(of_past, "LOOKED_AT", 9)
+    monkeypatch.setattr(of_past, "_ALIKE", 2)
+    names = "ab" * 50 + "c" + "ab" * 50 + "dc"
+    past, job = Past(lambda in_s: None), job_with(names)
+    found: Any = past.first(job, takes("cd"))
+    assert (found.key, found.priority) == ("c", (0, 1, 100))
+    job.take()
+    assert [past.first(job, takes("d")).key, held(job)] == ["d", "dc"]
+    past.end()
+    assert held(job) == names[:100] + names[101:]
+    # where there are more than take a moment one after the other is
+    monkeypatch.setattr(of_past, "MOST", 3)
+    past = Past(lambda in_s: None)
+    assert past.first(job, takes("d")) is None
+    assert past.spent == {job}
+    past.end()
+    assert held(job) == names[:100] + names[101:]
+
+
 def test_looks_take_a_fiftieth_of_the_time_and_who_would_look_before_is_told_when(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -17,8 +17,9 @@ from dask_hpc.scheduler.tables.jobs import JobRecord
 if TYPE_CHECKING:
     from distributed.scheduler import TaskState
 
-#: Tasks that are looked at in one look: a few milliseconds.
-LOOKED_AT = 2000
+#: Tasks that are looked at one by one in one look, and after how many of these all others of their kinds are
+#: passed over at once, where no more are held: ten or twenty milliseconds.
+LOOKED_AT, _ALIKE, MOST = 2000, 100, 10_000
 #: How many times longer than a look takes the pause after it is.
 _PAUSE = 50
 
@@ -78,16 +79,30 @@ class Past:
                 return None
             self._count += 1
             self.over.setdefault(job, []).append(heapq.heappop(job.queue))
+            if self._count % _ALIKE == 0 and len(job.queue) <= MOST:
+                self._pass_alike(job)
         self.spent.add(job)
         return None
+
+    def _pass_alike(self, job: JobRecord) -> None:
+        """Pass over all tasks of the kinds that were: which are taken is a matter of their kind."""
+        over, queue = self.over[job], job.queue
+        kinds = {entry[2].prefix.name for entry in over[-_ALIKE:]}
+        over += [entry for entry in queue if entry[2].prefix.name in kinds]
+        job.queue = [entry for entry in queue if entry[2].prefix.name not in kinds]
+        heapq.heapify(job.queue)
 
     def end(self) -> None:
         """Slots have been dealt out: put back what was passed over."""
         if not self._count:
             return
         for job, entries in self.over.items():
-            for entry in entries:
-                heapq.heappush(job.queue, entry)
+            if len(job.queue) > MOST:  # then these are few
+                for entry in entries:
+                    heapq.heappush(job.queue, entry)
+            else:
+                job.queue += entries
+                heapq.heapify(job.queue)
         self.over.clear()
         self._count = 0
         self._pace.done()

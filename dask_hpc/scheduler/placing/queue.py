@@ -13,7 +13,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from dask_hpc.scheduler.internals import writes
-from dask_hpc.scheduler.placing.past import LOOKED_AT
+from dask_hpc.scheduler.placing.past import MOST
 from dask_hpc.scheduler.tables.jobs import JobRecord
 from dask_hpc.scheduler.tables.state import State
 
@@ -79,8 +79,16 @@ class PlainQueue:
         if lending.takes(ts):
             self.draw(count, stimulus_id)
         elif lending.draws.due():
-            first = self.state.scheduler.queued.peekn(LOOKED_AT)
-            self._hold(list(islice(filter(lending.takes, first), count)), stimulus_id)
+            first, long = self.state.scheduler.queued.peekn(MOST), set[str]()
+
+            def taken(ts: TaskState) -> bool:
+                """Whether it is lent a slot; which are is a matter of their kind."""
+                name = ts.prefix.name
+                if name not in long and not lending.takes(ts):
+                    long.add(name)
+                return name not in long
+
+            self._hold(list(islice(filter(taken, first), count)), stimulus_id)
             lending.draws.done()
 
     def _hold(self, tasks: Iterable[TaskState], stimulus_id: str) -> None:
