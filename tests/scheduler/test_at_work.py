@@ -59,6 +59,7 @@ async def test_a_job_has_all_nodes_beside_such_a_task_and_makes_room_for_others(
 def plain_work(**states: str) -> tuple[Any, dict[str, Any], dict[str, Any]]:
     """A job with a task in each state, by lane and number, as in ``free0``; all have once found no worker."""
     job: Any = SimpleNamespace(processing=0, stranded={}, bound={}, inherited=set(), is_default=True)
+    job.looked_at = (None, False)
     job.lanes = {kind: Lane(job, kind, AllotmentSet()) for kind in ("queue", "rest", "free")}
     for key, state in states.items():
         job.processing += state == "processing"
@@ -66,7 +67,7 @@ def plain_work(**states: str) -> tuple[Any, dict[str, Any], dict[str, Any]]:
             job.stranded[key] = None
     job.held = sum(state in ("no-worker", "queued") for state in states.values())
     tasks = {key: SimpleNamespace(state=state) for key, state in states.items()}
-    return job, tasks, {key: job.lanes[key[:-1]] for key in states}
+    return job, tasks, {key: job.lanes[key.rstrip("0123456789")] for key in states}
 
 
 @pytest.mark.parametrize(
@@ -94,11 +95,30 @@ def test_work_is_what_executes_or_may_run_on_any_node(states: dict[str, str], bu
         assert at_work(job, tasks, owner) is busy
 
 
-def test_what_an_ended_job_has_left_is_told_apart_as_well_and_more_than_are_looked_at_are_work() -> None:
+def test_what_an_ended_job_has_left_is_told_apart_as_well() -> None:
     job, tasks, owner = plain_work(free0="no-worker")
     lane = owner["free0"] = Lane(job, "free", None)
     assert at_work(job, tasks, owner), "it is another job's"
     job.inherited.add(lane)
     assert not at_work(job, tasks, owner)
-    job.stranded |= dict.fromkeys(range(5000))
+
+
+def test_many_that_wait_are_looked_at_when_others_come_or_go_and_too_many_are_work() -> None:
+    job, tasks, owner = plain_work(**{f"free{i}": "no-worker" for i in range(5000)})
+    assert not at_work(job, tasks, owner)
+    looks: list[Any] = []
+    seen: Any = SimpleNamespace(get=lambda key: looks.append(key) or tasks.get(key))
+    assert not at_work(job, seen, owner)
+    assert looks == []
+    tasks["rest0"], owner["rest0"] = SimpleNamespace(state="no-worker"), job.lanes["rest"]
+    job.stranded["rest0"] = None
+    job.held += 1
+    assert at_work(job, seen, owner)
+    assert len(looks) == 5000
+    assert at_work(job, seen, owner)
+    assert len(looks) == 5000
+    del job.stranded["rest0"]
+    job.held -= 1
+    assert not at_work(job, seen, owner)
+    job.stranded |= dict.fromkeys(range(100_000))
     assert at_work(job, tasks, owner)

@@ -8,8 +8,9 @@ from typing import Any
 from dask_hpc.scheduler.internals.allotment import Lane
 from dask_hpc.scheduler.tables.jobs import JobRecord
 
-#: Tasks that are looked at one by one, which takes a millisecond; where there are more they count as work.
-_LOOKED_AT = 4000
+#: Tasks that are looked at each time, which takes a millisecond; of more what was found holds until
+#: others come or go, and where there are still more they count as work.
+_EACH_TIME, _MOST = 4000, 100_000
 
 
 def at_work(job: JobRecord, tasks: Mapping[Any, Any], owner: Mapping[Any, Lane[Any]]) -> bool:
@@ -27,10 +28,15 @@ def at_work(job: JobRecord, tasks: Mapping[Any, Any], owner: Mapping[Any, Lane[A
     """
     if job.processing or not job.held:
         return job.processing > 0
-    if not job.held <= len(job.stranded) + len(job.bound) <= _LOOKED_AT:
+    noted = len(job.stranded) + len(job.bound)
+    if not job.held <= noted <= _MOST:
         return True
+    present = (job.held, noted, len(job.bound), next(reversed(job.stranded), None))
+    if noted > _EACH_TIME and job.looked_at[0] == present:
+        return job.looked_at[1]
     free = {job.lanes["free"], *(lane for lane in job.inherited if lane.kind == "free")}
     # some may have found a worker since, or belong to another job
     unplaced = {**job.stranded, **job.bound}
     here = [ts for key in unplaced if owner.get(key) in free and (ts := tasks.get(key)) is not None]
-    return job.held > sum(ts.state == "no-worker" for ts in here)
+    job.looked_at = present, job.held > sum(ts.state == "no-worker" for ts in here)
+    return job.looked_at[1]

@@ -126,6 +126,8 @@ class JobRecord:
         self.stranded: dict[Any, None] = {}
         #: Such tasks that are not lent a slot either: they belong on one node, or where their user has said.
         self.bound: dict[Any, None] = {}
+        #: Of plain work: what it held when that was last looked at, and whether that is work.
+        self.looked_at: tuple[Any, bool] = (None, False)
         #: Whether some of them have been held because it had no node; see `Lending.unheld`.
         self.nodeless = False
         #: Sets held tasks aside that have to wait for a token (`placing.gate.Gate`); None: none has.
