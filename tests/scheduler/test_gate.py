@@ -138,8 +138,8 @@ def test_who_was_set_aside_tries_again_when_all_jobs_are_looked_at():
     woken = []
     for waiting in ({}, {DISK: [1]}):
         admission = Task(
-            lending=Task(loans={}), sharing=Task(sweep=list, pass_time=int), queue=Task(first=lambda: None),
-            _aside=waiting, state=Task(jobs=Task(active={}), plain=[]),
+            lending=Task(settle_all=int), sharing=Task(sweep=list, pass_time=int), _aside=waiting,
+            queue=Task(first=lambda: None), state=Task(jobs=Task(active={}), plain=[]),
             wake=lambda its=waiting: woken.append(its),
         )  # fmt: skip
         Admission.sweep(admission)

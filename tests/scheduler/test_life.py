@@ -6,6 +6,7 @@ import asyncio
 import re
 from functools import partial
 
+import dask
 import pytest
 from distributed import Client
 from distributed.client import FutureCancelledError
@@ -372,3 +373,20 @@ async def test_what_a_job_waits_for_is_told_once_however_often_others_come_and_g
 async def kept(rt):
     """Records (a trace begins with one that says whose it is) and decisions that are kept."""
     return len(await rt.trace()) - 1, len(await rt.decisions())
+
+
+@live(1, lend="5 s")
+async def test_what_is_on_borrowed_slots_as_the_last_job_ends_is_accounted_for_then(c, s, a):
+    gate = Gate()
+    rt = await dask_hpc.install(c, policy="fcfs")
+    async with rt.job("idle", nodes=1) as idle:
+        await started(s, idle)
+        with dask.annotate(hpc_job=None):
+            future = c.submit(through, 1, gate, key="lent")
+        await until(lambda: gate.arrived, "it runs on the borrowed node")
+    await asleep(s)
+    lending, row = engine(s).admission.lending, await idle.status()
+    assert (lending.loans, lending._trials) == ({}, {})
+    assert row["lent_s"] > 0
+    gate.open()
+    assert await within(future) == 1

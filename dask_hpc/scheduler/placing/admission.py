@@ -142,6 +142,7 @@ class Admission:
 
     def clear(self) -> None:
         """Forget workers and jobs: of those that go from now on nobody tells."""
+        self.lending.settle_all(whole=True)
         self._only.clear()
         self.dirty.clear()
         self.offered.clear()
@@ -149,8 +150,7 @@ class Admission:
 
     def sweep(self) -> None:
         """Look at every job that has held tasks, and at what no event told to have left a borrowed slot."""
-        for address in list(self.lending.loans):
-            self.lending.settle(address)
+        self.lending.settle_all()
         moved = self.sharing.sweep()
         if moved:
             self.scan(*moved)

@@ -179,15 +179,17 @@ class Lending:
         node = self.state.nodes.at.get(address)
         return self.state.jobs.active.get(node.job) if node is not None and node.job is not None else None
 
-    def settle(self, address: str) -> None:
-        """Account for the tasks that are no longer on borrowed slots of the worker."""
-        loans = self.loans.get(address)
-        if loans is None:
-            return
+    def settle_all(self, whole: bool = False) -> None:
+        """See `settle`, of all workers."""
+        for address in list(self.loans):
+            self.settle(address, whole)
+
+    def settle(self, address: str, whole: bool = False) -> None:
+        """Account for what is no longer on borrowed slots of the worker; `whole`: for what is, too."""
         over = [
             key
-            for key, loan in loans.items()
-            if loan.task.processing_on is not loan.worker or loan.task.run_id != loan.run_id
+            for key, loan in self.loans.get(address, {}).items()
+            if whole or loan.task.processing_on is not loan.worker or loan.task.run_id != loan.run_id
         ]
         for key in over:
             self.ended(address, key)
@@ -214,8 +216,7 @@ class Lending:
         """Write into the trace what a job that ends has lent and borrowed, if it has."""
         if not (job.lent_tasks or job.borrowed_tasks):
             return
-        for address in list(self.loans):
-            self.settle(address)
+        self.settle_all()
         data = {
             "t_s": self.state.now_s(),
             "job": job.id,
