@@ -236,3 +236,17 @@ async def test_a_computation_that_is_held_says_so_once(c, s, a, b, caplog):
     await second.wait(10)
     assert await c.gather(future) == list(range(1, 11))
     assert await held == 1
+
+
+@live(2)
+async def test_a_job_says_what_executes_on_the_node_that_it_waits_for(c, s, a, b):
+    rt, gate = await dask_hpc.install(c, "fcfs"), Gate()
+    long = c.map(through, range(2), gate=gate, key="long")
+    await until(lambda: gate.arrived == 2, "both execute")
+    async with rt.job("waits", nodes=1) as job:
+        await until(lambda: "1 tasks or shuffles (first: 'long" in record(s, job).reason, "it says so")
+        gate.open()
+        await started(s, job)
+        assert "long" not in record(s, job).reason
+    await job.wait(10)
+    assert await c.gather(long) == [0, 1]

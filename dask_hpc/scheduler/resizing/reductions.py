@@ -186,13 +186,21 @@ class Reductions:
             busy += [f"state of {node.job}" for node in nodes if self._windows.will_leave(node)]
             if not busy:
                 self._commit(round, reduction)
-            elif now_s - reduction.began_s >= deadline_s:
-                after = "it has to go" if round.limit_s is not None else "intake has resumed"
-                text = (
-                    f"{len(busy)} tasks or shuffles (first: {busy[0]!r}) had not ended after "
-                    f"{deadline_s:g} s (hpc.shrink-deadline); {after}"
-                )
-                self.abort(round, reduction, Reason(ReasonCode.DEADLINE, text, {"busy": len(busy)}))
+                continue
+            text = f"{len(busy)} tasks or shuffles (first: {busy[0]!r})"
+            if now_s - reduction.began_s < deadline_s:
+                self._tell(reduction, text)
+                continue
+            after = "it has to go" if round.limit_s is not None else "intake has resumed"
+            text += f" had not ended after {deadline_s:g} s (hpc.shrink-deadline); {after}"
+            self.abort(round, reduction, Reason(ReasonCode.DEADLINE, text, {"busy": len(busy)}))
+
+    def _tell(self, reduction: Reduction, busy: str) -> None:
+        """Say what jobs wait for that get the nodes and have none yet."""
+        for id in reduction.takers:
+            job = self._state.jobs.active.get(id)
+            if job is not None and job.state == "pending":
+                job.reason = f"waits until {busy} have ended on nodes that it gets"
 
     def abort(self, round: Round, reduction: Reduction, why: Reason) -> None:
         """Take a reduction back: intake of its nodes resumes, unless they leave in any case."""
