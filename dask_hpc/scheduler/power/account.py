@@ -17,6 +17,7 @@ from math import exp
 from dask_hpc.scheduler.power.draw import Sample
 from dask_hpc_policies.model import JobRequest
 from dask_hpc_policies.power.bill import Uses
+from dask_hpc_policies.power.checks import slack_w
 from dask_hpc_policies.power.view import Step
 from dask_hpc_policies.power.watts import declares_watts
 
@@ -36,8 +37,6 @@ _NOISE = 0.01
 _OTHER = 0.1
 #: What a mean is taken over is kept in about so many parts: its first one counts by how much of it is left.
 _ROWS = 1000
-#: Less than this share of the upper bound outside is inside.
-_TOLERANCE = 1e-6
 
 
 class Account:
@@ -82,7 +81,7 @@ class Account:
         if step is not None:
             draw_w = self._window_w() if self.over_s else last.total_w
             out_w = max(step[1] - draw_w, draw_w - step[2])
-            if out_w > _TOLERANCE * max(1.0, step[2]):
+            if out_w > slack_w(*step[1:]):
                 self.outside_ws += out_w * length_s
                 self.outside_s += length_s
 

@@ -13,13 +13,11 @@ from dask_hpc.sim.engine.nodes import NodePool
 from dask_hpc.sim.engine.world import World
 from dask_hpc.sim.model.corridor import DEPARTURE_S, Corridor, CorridorRun
 from dask_hpc.sim.model.power import NodePower
+from dask_hpc_policies.power.checks import slack_w
 from dask_hpc_policies.power.possible import some_inside
 from dask_hpc_policies.power.problem import PowerJob, Problem, Rigid
 from dask_hpc_policies.power.question import power_job
 from dask_hpc_policies.power.watts import node_w
-
-#: As a share of the upper bound: less than this outside is inside.
-_TOLERANCE = 1e-6
 
 
 class Outside:
@@ -54,7 +52,7 @@ class Outside:
             self._draw.append((from_s, draw_w))
         step = self._corridor.at(from_s)
         outside_w = 0.0 if step is None else max(step[1] - draw_w, draw_w - step[2])
-        if step is None or outside_w <= _TOLERANCE * max(1.0, step[2]):
+        if step is None or outside_w <= slack_w(*step[1:]):
             if to_s > from_s:
                 self._since_s = None
             return

@@ -8,11 +8,9 @@ not enough is known: nothing is moved for it, but nothing is added to it either.
 from __future__ import annotations
 
 from dask_hpc_policies.model import JobRequest
+from dask_hpc_policies.power.checks import slack_w
 from dask_hpc_policies.power.view import PowerView
 from dask_hpc_policies.power.watts import node_w
-
-#: A draw that is beyond a bound by less than this share of the upper one is on it.
-_TOLERANCE = 1e-6
 
 
 def allowed_w(power: PowerView, margin_w: float, now_w: tuple[float, float]) -> tuple[float, float]:
@@ -49,7 +47,7 @@ def is_above(power: PowerView, margin_w: float) -> bool:
     """
     if power.draw_w is None or power.upper_w is None:
         return False
-    return power.draw_w > power.upper_w - margin_w + _TOLERANCE * max(1.0, power.upper_w)
+    return power.draw_w > power.upper_w - margin_w + slack_w(power.lower_w or 0.0, power.upper_w)
 
 
 def is_below(power: PowerView, margin_w: float) -> bool:
@@ -59,7 +57,7 @@ def is_below(power: PowerView, margin_w: float) -> bool:
     """
     if power.draw_w is None or power.lower_w is None or power.upper_w is None:
         return False
-    return power.draw_w < power.lower_w + margin_w - _TOLERANCE * max(1.0, power.upper_w)
+    return power.draw_w < power.lower_w + margin_w - slack_w(power.lower_w, power.upper_w)
 
 
 def why_narrower(power: PowerView, margin_w: float) -> str:

@@ -13,6 +13,11 @@ MOST_TOTAL_W = 1e9
 MOST_NODES = 1_000_000
 
 
+def slack_w(lower_w: float, upper_w: float) -> float:
+    """A draw that is beyond a bound by less than this is on it: a millionth of the larger one there is."""
+    return 1e-6 * max(1.0, lower_w if upper_w >= MOST_TOTAL_W else upper_w)
+
+
 class ProgramError(ValueError):
     """What was asked cannot be; the message names the field, its value and what is allowed."""
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from dask_hpc_policies.jobs.constraints import CONSTRAINTS, legal_sizes
 from dask_hpc_policies.params import shown, suggestion
-from dask_hpc_policies.power.checks import MOST_TOTAL_W, ProgramError, count, ordered, watts
+from dask_hpc_policies.power.checks import MOST_TOTAL_W, ProgramError, count, ordered, slack_w, watts
 from dask_hpc_policies.ranges import MOST_NODE_W
 
 #: One legal size of a job: its nodes, the least and the most watts that the job draws on them.
@@ -140,5 +140,5 @@ class Problem:
 
     @property
     def tolerance_w(self) -> float:
-        """Less than this outside a bound is inside: a millionth of the upper one."""
-        return 1e-6 * max(1.0, self.upper_w)
+        """Less than this outside a bound is inside."""
+        return slack_w(self.lower_w, self.upper_w)

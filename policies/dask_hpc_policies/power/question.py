@@ -20,7 +20,7 @@ from dask_hpc_policies.jobs.constraints import largest_at_most, legal_sizes
 from dask_hpc_policies.model import ClusterSnapshot, JobRequest, JobView
 from dask_hpc_policies.power.ahead import Ahead
 from dask_hpc_policies.power.allowed import adds_watts, allowed_w, is_above, why_narrower
-from dask_hpc_policies.power.checks import MOST_TOTAL_W
+from dask_hpc_policies.power.checks import MOST_TOTAL_W, slack_w
 from dask_hpc_policies.power.problem import Choice, PowerJob, Problem, Rigid
 from dask_hpc_policies.power.program import Plan
 from dask_hpc_policies.power.view import SECTION, Mode, PowerPlan, PowerView
@@ -287,7 +287,7 @@ def outside_w(power: PowerView, terms: Terms) -> float:
         return 0.0
     margin_w = kept_w(power, terms)
     found = max(power.lower_w + margin_w - low, high - power.upper_w + margin_w)
-    return found if found > 1e-6 * max(1.0, power.upper_w) else 0.0
+    return found if found > slack_w(power.lower_w, power.upper_w) else 0.0
 
 
 def candidates(view: ClusterSnapshot, power: PowerView, terms: Terms) -> list[JobView]:

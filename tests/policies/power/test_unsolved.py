@@ -12,8 +12,10 @@ from dask_hpc_policies.combine.arbitrate import arbitrate
 from dask_hpc_policies.combine.corridor import amended, guards
 from dask_hpc_policies.decision import Decision, Expand, Reason, ReasonCode, Shrink, Start
 from dask_hpc_policies.model import ClusterSnapshot, JobView, NodeView
-from dask_hpc_policies.power.question import drawn_w
-from dask_hpc_policies.power.view import PowerView
+from dask_hpc_policies.power.checks import MOST_TOTAL_W, slack_w
+from dask_hpc_policies.power.program import solve
+from dask_hpc_policies.power.question import drawn_w, planned, terms_of
+from dask_hpc_policies.power.view import PowerView, seen
 from dask_hpc_policies.registry import create
 
 WHY = Reason(ReasonCode.IDLE_NODES, "a test")
@@ -104,3 +106,31 @@ def test_where_nothing_can_be_resized_no_plan_is_said_to_come() -> None:
     sizes, why = found(picture(0, 500, unsolved=False, kind="rigid"), START)
     assert sizes == {}
     assert "no job that runs can be resized, and until the draw has fallen nothing is added" in why
+
+
+def planned_starts(
+    bounds: tuple[float, float], *waiting: tuple[str, float], runs: bool = False
+) -> list[Start]:
+    """Which of jobs of two nodes, each of so many watts, `power-aware` starts once the program was asked."""
+    view = picture(*bounds, unsolved=False, mode="policy")
+    power = seen(view)
+    assert power is not None
+    running, other = view.jobs
+    jobs = [replace(other, id=id, min_power_w=watts, max_power_w=watts) for id, watts in waiting]
+    view = replace(view, jobs=(*([running] * runs), *jobs), idle_nodes=4 if runs else 8)
+    low_w, high_w = drawn_w(view, power)
+    power = replace(power, draw_w=low_w, min_w=low_w, max_w=high_w)
+    policy: Any = create("power-aware")
+    decision = policy.decide(planned(view, power, terms_of(policy.params), solve), None)[0]
+    return [one for one in decision.actions if isinstance(one, Start)]
+
+
+def test_who_leads_nearer_to_a_lower_bound_alone_is_not_held() -> None:
+    (start,) = planned_starts((900, MOST_TOTAL_W), ("more", 100.0))
+    assert start.job == "more"
+
+
+def test_how_far_a_draw_may_be_outside_and_count_as_inside_goes_by_the_bounds_that_there_are() -> None:
+    assert slack_w(0.0, 0.5) == 1e-6
+    assert slack_w(900.0, 2000.0) == 2e-3
+    assert slack_w(900.0, MOST_TOTAL_W) == 9e-4
