@@ -13,6 +13,7 @@ from dask_hpc.cli.replacing import check_plot, check_replace, force_option
 from dask_hpc.cli.types import FOLDER, NEW_FILE, assignments
 from dask_hpc.cli.workload_options import Setup, workload_options
 from dask_hpc.terminal import echo_json, echo_pairs, echo_table, json_option, progress_bar
+from dask_hpc_policies.power.view import between
 
 if TYPE_CHECKING:
     from dask_hpc.sim import Machine, Result
@@ -247,7 +248,7 @@ def _corridor(machine: Machine) -> list[tuple[str, str]]:
     if machine.corridor is None:
         return []
     steps = [
-        f"from {t_s:g} s {lower_w:g} to {upper_w:g} W" for t_s, lower_w, upper_w in machine.corridor.steps
+        f"from {t_s:g} s {between(lower_w, upper_w)}" for t_s, lower_w, upper_w in machine.corridor.steps
     ]
     return [("corridor", "; ".join(steps))]
 

@@ -21,7 +21,7 @@ from dask_hpc_policies.decision import ReasonCode
 from dask_hpc_policies.model import ClusterSnapshot
 from dask_hpc_policies.power.question import answered_to, asked_by, mode_of, shown
 from dask_hpc_policies.power.unexplained import Unexplained, counted, noted
-from dask_hpc_policies.power.view import PowerPlan, PowerView
+from dask_hpc_policies.power.view import PowerPlan, PowerView, between
 from dask_hpc_policies.protocol import Policy
 
 #: Samples of passes that follow each other within this share of a tick say nothing new.
@@ -106,6 +106,6 @@ class Shown:
         text = ", ".join(f"{id} to {nodes}" for id, nodes in steps.items())
         if text and text != self._advised:
             assert plan is not None
-            why = plan.reason or f"inside {plan.lower_w:g} to {plan.upper_w:g} W"
+            why = plan.reason or f"inside {between(plan.lower_w, plan.upper_w)}"
             self._tell("", ReasonCode.CORRIDOR, f"advised, not done: {text} nodes: {why}")
         self._advised = text

@@ -114,7 +114,7 @@ def _nothing_more(power: PowerView) -> VetoGuard:
                 return None
         elif not isinstance(action, Expand):
             return None
-        text = f"the draw is {power.draw_w:g} W, allowed are {power.lower_w:g} to {power.upper_w:g} W: "
+        text = f"the draw is {power.draw_w:g} W, allowed are {power.span}: "
         data = {"draw_w": power.draw_w, "lower_w": power.lower_w, "upper_w": power.upper_w}
         return Reason(ReasonCode.CORRIDOR, text + "until it has fallen nothing is added to it", data)
 
@@ -184,7 +184,7 @@ def _steps(view: ClusterSnapshot, power: PowerView, plan: PowerPlan) -> list[Sta
 def _why(power: PowerView, plan: PowerPlan | None, unasked: bool = False) -> Reason:
     """The watts, and what could be done about them; `unasked`: there is nothing to plan."""
     draw = "not measured" if power.draw_w is None else f"{power.draw_w:g} W{unexplained(power)}"
-    text = f"the draw is {draw}, allowed are {power.lower_w:g} to {power.upper_w:g} W: "
+    text = f"the draw is {draw}, allowed are {power.span}: "
     if unasked:
         text += "no job that runs can be resized, and until the draw has fallen nothing is added to it"
     elif plan is None:

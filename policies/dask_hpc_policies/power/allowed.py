@@ -64,7 +64,7 @@ def why_narrower(power: PowerView, margin_w: float) -> str:
     """The bounds that are set, and why steps are held to others (`allowed_w`)."""
     least = "more" if is_above(power, margin_w) else "less"
     return (
-        f"the corridor is {power.lower_w:g} to {power.upper_w:g} W, and while the draw is {power.draw_w:g} W "
+        f"the corridor is {power.span}, and while the draw is {power.draw_w:g} W "
         f"no step may lead to {least}"
     )
 

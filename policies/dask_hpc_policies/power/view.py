@@ -14,6 +14,7 @@ from typing import Literal
 
 from dask_hpc_policies.codec import decode
 from dask_hpc_policies.model import ClusterSnapshot
+from dask_hpc_policies.power.checks import MOST_TOTAL_W
 from dask_hpc_policies.ranges import DEFAULT_LEVERS
 
 #: Name of the section.
@@ -94,6 +95,11 @@ class PowerView:
         """Whether there is a corridor now."""
         return self.lower_w is not None and self.upper_w is not None
 
+    @property
+    def span(self) -> str:
+        """The bounds in words."""
+        return between(self.lower_w, self.upper_w)
+
     def may(self, lever: str) -> bool:
         """Whether a lever may be pulled."""
         return lever in self.levers
@@ -102,6 +108,13 @@ class PowerView:
     def acts(self) -> bool:
         """Whether anybody keeps the corridor, if there is one."""
         return self.mode in ("policy", "enforce")
+
+
+def between(lower_w: float | None, upper_w: float | None) -> str:
+    """Two bounds in words; an upper one that no site reaches is none."""
+    if upper_w is None or upper_w >= MOST_TOTAL_W:
+        return f"{lower_w or 0.0:g} W and more"
+    return f"{lower_w or 0.0:g} to {upper_w:g} W"
 
 
 def seen(view: ClusterSnapshot) -> PowerView | None:

@@ -92,7 +92,7 @@ def pool_range(view: ClusterSnapshot, power: PowerView, last: PoolRange | None =
     least = min(least, most)
     text = (
         f"the jobs and {counted(view.idle_nodes)} idle draw {low_w:g} to {high_w:g} W, allowed are "
-        f"{power.lower_w:g} to {power.upper_w:g} W; an idle node draws {node_w:g} W more than one that is off"
+        f"{power.span}; an idle node draws {node_w:g} W more than one that is off"
         f"{f', one that starts {come_w:g} W' if come_w > node_w else ''}"
         f"{f'; with {counted(off)} off jobs may have more of the others' if off > 0 else ''}"
     )

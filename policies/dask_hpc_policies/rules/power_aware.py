@@ -7,8 +7,8 @@ made for other sizes or bounds is dropped.
 
 * Outside the corridor, or where the forecast is outside (`mode` proactive), the plan is carried out: shrinks,
   then expansions, and the waiting job that it starts. Where nothing is inside, that is the allocation outside
-  by least; a job starts if that lessens the violation, so that holding never deadlocks. Should the program
-  fail to answer, whoever leads the draw no further outside starts.
+  by least; a job starts if that lessens the violation, so that holding never deadlocks. Where nothing does,
+  or should the program fail to answer, whoever leads the draw no further outside starts.
 * Inside, whoever fits into idle nodes and keeps the draw inside starts: a moldable job on fewer nodes where
   as many as are idle would leave the corridor. A job is passed over for its watts; one that lacks nodes
   blocks those behind it. Idle nodes are divided equally among the moldable jobs that start.
@@ -91,11 +91,21 @@ def decide(view: ClusterSnapshot, state: None, params: Any) -> tuple[Decision, N
         plan.admit()
     elif outside_w(power, terms) == 0.0 or power.unsolved:
         _start_inside(plan, power, terms)
+    elif _is_nearest(view, power):
+        _start_inside(plan, replace(power, unsolved=True), terms)
     if not plan.started:
         _carry_out(plan, power, terms)
     if terms.hold:
         _hold(plan, power, terms)
     return plan.answer(), state
+
+
+def _is_nearest(view: ClusterSnapshot, power: PowerView) -> bool:
+    """Whether nothing that could be resized or started leads nearer to the corridor."""
+    found = power.plan
+    if found is None or found.start or found.status == "time-limit" or not fits(view, power):
+        return False
+    return all(found.nodes.get(job.id, job.nodes) == job.nodes for job in view.running)
 
 
 def _carry_out(plan: Pass, power: PowerView, terms: Terms) -> None:
@@ -184,7 +194,7 @@ def _start_inside(plan: Pass, power: PowerView, terms: Terms) -> None:
     for job, size in chosen.values():
         low, high = (size * watts for watts in node_w(job, size, power.busy_w))
         text = (
-            f"{counted(size)} of {plan.idle_nodes} idle draw {low:g} to {high:g} W, {where} {_bounds(power)}"
+            f"{counted(size)} of {plan.idle_nodes} idle draw {low:g} to {high:g} W, {where} {power.span}"
         )
         code = ReasonCode.FITS if job.start_nodes is not None else ReasonCode.MOLDED_TO_FIT
         plan.start(job, size, Reason(code, text, {"nodes": size, "min_w": low, "max_w": high}))
@@ -237,11 +247,7 @@ def _drawn(view: ClusterSnapshot, power: PowerView, terms: Terms) -> str:
             expected += f" by the forecast (by what is known of the jobs {low_w:g} to {high_w:g} W)"
             if says_nothing(power, terms):
                 expected += ", more than the corridor is wide: its middle counts"
-    return f"the draw is {now}{expected}, allowed are {_bounds(power)}"
-
-
-def _bounds(power: PowerView) -> str:
-    return f"{power.lower_w:g} to {power.upper_w:g} W"
+    return f"the draw is {now}{expected}, allowed are {power.span}"
 
 
 def _data(power: PowerView) -> dict[str, Any]:

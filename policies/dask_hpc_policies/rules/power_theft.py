@@ -97,7 +97,7 @@ def _still_above(power: PowerView, victim: JobView, thief: JobView, need: int) -
         return None
     text = (
         f"the draw is {power.draw_w:g} W, and would be {left_w:g} W with {thief.id} in place of {victim.id}; "
-        f"allowed are {power.lower_w:g} to {power.upper_w:g} W"
+        f"allowed are {power.span}"
     )
     data = {"draw_w": power.draw_w, "left_w": left_w, "lower_w": power.lower_w, "upper_w": power.upper_w}
     return Reason(ReasonCode.CORRIDOR, text, data)
@@ -109,7 +109,7 @@ def _steal(
     assert power.plan is not None
     text = (
         f"{thief.id} lacks {counted(lacking)}: with it in place of {victim.id} the draw is {range_w[0]:g} to "
-        f"{range_w[1]:g} W, allowed are {power.lower_w:g} to {power.upper_w:g} W; no sizes of those that run "
+        f"{range_w[1]:g} W, allowed are {power.span}; no sizes of those that run "
         f"are nearer than {power.plan.violation_w:g} W"
     )
     data = {

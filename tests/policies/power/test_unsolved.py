@@ -125,9 +125,33 @@ def planned_starts(
     return [one for one in decision.actions if isinstance(one, Start)]
 
 
-def test_who_leads_nearer_to_a_lower_bound_alone_is_not_held() -> None:
+@pytest.mark.parametrize(
+    ("bounds", "waiting", "runs", "started"),
+    [
+        # eight idle nodes draw 400 W
+        ((0, 300), [("still", 50.0)], False, ["still"]),
+        ((900, 950), [("still", 50.0)], False, ["still"]),
+        # before it whoever leads nearer, and nobody who leads further outside
+        ((900, 950), [("still", 50.0), ("more", 100.0)], False, ["more"]),
+        ((0, 300), [("more", 100.0), ("still", 50.0)], False, ["still"]),
+        ((0, 300), [("more", 100.0)], False, []),
+        # while sizes lead nearer they come first
+        ((0, 300), [("still", 50.0)], True, []),
+    ],
+)
+def test_whoever_changes_nothing_is_not_held_where_nothing_leads_nearer(
+    bounds: Any, waiting: Any, runs: bool, started: list[str]
+) -> None:
+    starts = planned_starts(bounds, *waiting, runs=runs)
+    assert [one.job for one in starts] == started
+    assert all("no further outside" in one.reason.text for one in starts if one.job == "still")
+
+
+def test_an_upper_bound_that_is_none_is_not_told() -> None:
     (start,) = planned_starts((900, MOST_TOTAL_W), ("more", 100.0))
+    assert "allowed are 900 W and more" in start.reason.text
     assert start.job == "more"
+    assert "e+" not in start.reason.text
 
 
 def test_how_far_a_draw_may_be_outside_and_count_as_inside_goes_by_the_bounds_that_there_are() -> None:
