@@ -8,6 +8,7 @@ from helpers import Gate, asleep, engine, live, owner_of, record, started, throu
 from tasks import inc
 
 import dask_hpc
+from dask_hpc.scheduler.internals import reads
 
 
 def there(x, *others):
@@ -139,3 +140,26 @@ async def test_a_node_that_joins_a_resting_job_serves_plain_work_too(c, s, *work
     await job.wait(20)
     await asleep(s)
     await late.close()
+
+
+@live(workers=2, lend="100 ms")
+async def test_a_closed_job_whose_last_task_another_one_makes_rests_meanwhile(c, s, a, b):
+    await dask_hpc.install(c, policy="fair")
+    gate = Gate()
+    async with Client(s.address, asynchronous=True, set_as_default=False) as other:
+        jobs, futures = [], []
+        for client in (c, other):
+            job = await (await dask_hpc.runtime(client)).job("shares").activate()
+            await started(s, job)
+            jobs.append(job)
+        for client in (c, other):
+            futures.append(client.submit(through, 1, gate, key="shared"))
+            await until(lambda: len(reads.wanted_by(s, ["shared"])) == len(futures), "it is sent")
+        await until(lambda: gate.arrived, "it executes")
+        makes, waits = jobs
+        await waits.close()
+        await until(lambda: record(s, waits).closed and record(s, waits).resting, "it rests")
+        assert record(s, waits).active
+        gate.open()
+        assert (await waits.wait(10))["state"] == "completed"
+        await makes.close()

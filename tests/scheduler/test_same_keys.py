@@ -9,7 +9,19 @@ import dask.array as da
 import numpy as np
 import pytest
 from distributed import Client
-from helpers import Gate, engine, live, owner_of, record, started, state_of, through, until, within
+from helpers import (
+    Gate,
+    addresses_of,
+    engine,
+    live,
+    owner_of,
+    record,
+    started,
+    state_of,
+    through,
+    until,
+    within,
+)
 from peer_to_peer import P2P
 from tasks import inc
 
@@ -291,3 +303,26 @@ async def test_a_job_that_submits_what_has_failed_in_another_one_fails(c, s, *wo
                 await until(lambda: all(future.status == "error" for future in failed), "it has failed")
             with pytest.raises(JobFailed, match="shared"):
                 await job.wait(10)
+
+
+@live(3)
+async def test_what_a_job_was_to_make_for_others_is_made_when_it_loses_its_node(c, s, *workers):
+    """By another one that has submitted it, too; nobody counts it twice."""
+    gate = Gate()
+    async with behind_another(c, s, 3) as (busy, waits, other):
+        takes = await (await dask_hpc.install(other)).job("takes", nodes=1, priority=2).activate()
+        await started(s, takes, 1)
+        with dask.annotate(hpc_job=takes.id):
+            blocks = other.submit(through, 0, gate, pure=False)
+        await until(lambda: gate.arrived, "it is busy")
+        mine, theirs = chain(c, waits.id), chain(other, takes.id)
+        await until(lambda: owner_of(s, "third") == takes.id, "it is to make it")
+        again = chain(c, busy.id)
+        (lost,) = addresses_of(s, takes)
+        await next(worker for worker in workers if worker.address == lost).close(executor_wait=False)
+        assert [await within(future, 20) for future in (mine, theirs, again)] == [4, 4, 4]
+        assert (record(s, takes).guests, record(s, takes).unfinished) == (0, 1)
+        gate.open()
+        await blocks.cancel()
+        for job in (busy, takes, waits):
+            await job.close()

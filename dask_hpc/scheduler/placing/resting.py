@@ -24,7 +24,7 @@ class Resting:
         state = self._state
         now_s, patience_s = state.now_s(), state.settings.lend_s
         for job in state.jobs.named:
-            if job.unfinished or job.closed or job.reach is not state.common:
+            if job.unfinished or job.reach is not state.common:
                 job.quiet_since_s = None
                 if job.resting:
                     state.set_resting(job, False)

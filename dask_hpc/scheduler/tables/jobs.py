@@ -282,8 +282,7 @@ class JobRecord:
     def quiet_for(self, patience_s: float, now_s: float) -> bool:
         """Whether it has had nothing to do for so long; never when that is 0."""
         since_s = self.quiet_since_s
-        quiet = not self.unfinished and not self.closed
-        return quiet and since_s is not None and 0 < patience_s <= now_s - since_s
+        return not self.unfinished and since_s is not None and 0 < patience_s <= now_s - since_s
 
     def next_held(self) -> Any | None:
         """Take the first held task from the queue; None when there is none."""
