@@ -56,7 +56,7 @@ def _row(name: str, own: Iterable[NodeSpan], least_s: float) -> list[NodeSpan]:
     #: For how long others than the one that is shown have had most of its nodes.
     other_s = 0.0
     for t_s, step, holder in changes:
-        if t_s > before_s and any(counts.values()):
+        if t_s > before_s and counts:
             last = found[-1] if found and found[-1][1] == before_s else None
             best = max(counts, key=lambda one: (counts[one], last is not None and one == last[2]))
             other_s = 0.0 if last is None or best == last[2] else other_s + t_s - before_s
@@ -67,6 +67,8 @@ def _row(name: str, own: Iterable[NodeSpan], least_s: float) -> list[NodeSpan]:
                 other_s = 0.0
         before_s = max(before_s, t_s)
         counts[holder] = counts.get(holder, 0) + step
+        if not counts[holder]:  # thousands of jobs may have been there
+            del counts[holder]
     return [
         NodeSpan(
             node=name, start_s=begin_s, end_s=end_s, job=job, state=LOST if lost else UP, predicted=predicted

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from dask_hpc.report.coarse import coarse, each
 from dask_hpc.report.looks import looks, printable
 from dask_hpc.report.spans import DRAINING, LOST, Spans
 from dask_hpc.report.svg import TEXT_WIDTH, most_drawn_w
@@ -170,7 +171,10 @@ def _figure(runs: Mapping[str, Spans]) -> Figure:
     end_s = max([first_s + 1e-3, *(spans.end_s for spans in runs.values())])
     labels: dict[str, str] = {}
     for axes, (title, spans) in zip(all_axes, runs.items(), strict=False):
-        draw_spans(axes, spans)
+        # a bar takes milliseconds, and thousands of nodes would have many each
+        draw_spans(axes, coarse(spans))
+        if (many := each(spans)) > 1:
+            axes.set_ylabel(f"{many} nodes a row")
         axes.set_xlim(first_s, end_s)
         axes.label_outer()
         if title:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_hpc.report.coarse import MAX_ROWS, coarse, each
+from dask_hpc.report.figure import spans_figure
 from dask_hpc.report.picture import TimelinePicture
 from dask_hpc.report.spans import NodeSpan, Spans
 
@@ -45,6 +47,13 @@ def test_a_row_has_at_each_time_the_holder_of_most_of_its_nodes(holders):
         (shown,) = [span.job for span in row if span.start_s <= t < span.end_s]
         counts = Counter(jobs[t] for jobs in holders)
         assert counts[shown] == max(counts.values())
+
+
+def test_a_figure_of_many_nodes_has_a_bar_a_row_and_says_what_that_is():
+    pytest.importorskip("matplotlib")
+    axes = spans_figure(run([["a"] * UNTIL_S] * 3)).axes[0]
+    assert len(axes.patches) == MAX_ROWS
+    assert axes.get_ylabel() == "3 nodes a row"
 
 
 def test_what_is_too_short_to_be_seen_and_a_few_nodes_change_nothing():
