@@ -83,13 +83,12 @@ class PowerMethods:
         CorridorError, ValueError
             For bounds that cannot be, or while nobody knows what a node draws; nothing is changed then.
         """
-        seconds = over.total_seconds() if isinstance(over, timedelta) else over
-        lower_w, upper_w, seconds, ramp_w_s = _sent((lower_w, upper_w, seconds, ramp_w_s))
+        lower_w, upper_w, over, ramp_w_s = _sent((lower_w, upper_w, over, ramp_w_s))
         return self.channel.sync(
             "corridor",
             lower_w=lower_w,
             upper_w=upper_w,
-            over=seconds,
+            over=over,
             schedule=_sent(schedule),
             file=None if file is None else path_of("file", file),
             series=None if series is None else path_of("series", series),

@@ -11,7 +11,6 @@ import os
 import threading
 import weakref
 from collections.abc import Sequence
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,7 @@ from dask_hpc.scheduler.bootstrap import bootstrap
 from dask_hpc.show import above, line, never_raises, runtime_html
 from dask_hpc.worker.awaited import source
 from dask_hpc_policies.codec import decode, encode
-from dask_hpc_policies.jobs.jobspec import DURATIONS, job_spec_from_mapping
+from dask_hpc_policies.jobs.jobspec import job_spec_from_mapping
 from dask_hpc_policies.jobs.sbatch import job_fields
 from dask_hpc_policies.model import ClusterSnapshot
 
@@ -179,10 +178,6 @@ class Runtime(PowerMethods, CouplingMethods):
         said = name if isinstance(name, dict) else {"name": name}
         declared = {"weight": weight, **said, **fields}
         services = declared.pop("services", None)
-        for field in DURATIONS:
-            # exactly that class: those of numpy and pandas may be no time at all
-            if type(declared.get(field)) is timedelta:
-                declared[field] = declared[field].total_seconds()
         return Job(self.channel, encode(job_spec_from_mapping(declared)), resume, services)
 
     def batch_job(self, script: str | os.PathLike[str], **fields: Any) -> Job:

@@ -51,13 +51,16 @@ class UnknownParameter(ParameterError):
 
 
 def parse_duration(value: str | float) -> float:
-    """Seconds from text such as ``"30 s"``, ``"5 min"``, ``"2 h"``; a plain number is seconds.
+    """Seconds from text such as ``"30 s"``, ``"5 min"``, ``"2 h"``, or a timedelta; a number is seconds.
 
     Raises
     ------
     ParameterError
         When `value` is no duration, has the unit of something else, is negative or is not finite.
     """
+    # exactly that class: those of numpy and pandas may be no time at all
+    if type(value).__name__ == "timedelta":
+        value = value.total_seconds()  # type: ignore[union-attr]
     return _quantity(value, _DURATIONS_S, "a duration", "ms, s, min, h or d, as in '30 s'")
 
 
@@ -94,7 +97,7 @@ def duration_text(seconds: float) -> str:
 
 def suggestion(word: object, known: Iterable[str]) -> str:
     """``"; did you mean 'x'?"`` for the closest of `known`, empty when nothing is close."""
-    close = difflib.get_close_matches(str(word), list(known), n=3, cutoff=0.6)
+    close = difflib.get_close_matches(str(word), list(known))
     return f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
 
 
@@ -102,8 +105,7 @@ def _quantity(value: Any, units: Mapping[str, float], what: str, allowed: str) -
     if not (isinstance(value, str) or is_real(value)):
         raise ParameterError(f"{shown(value)} is not {what}; give a number or text with a unit of {allowed}")
     if isinstance(value, str):
-        match = _QUANTITY.fullmatch(value)
-        if match is None:
+        if (match := _QUANTITY.fullmatch(value)) is None:
             raise ParameterError(f"{shown(value)} is not {what}; give a number and a unit of {allowed}")
         number = float(match[1]) * _factor(match[2], units, value, what, allowed)
     else:
@@ -123,7 +125,7 @@ def _factor(unit: str, units: Mapping[str, float], value: str, what: str, allowe
     for spelling in (unit, unit.lower(), unit.lower().removesuffix("s")):
         if spelling in units:
             return units[spelling]
-    raise ParameterError(f"{value!r} is not {what}: unknown unit {unit!r}; use {allowed}")
+    raise ParameterError(f"{shown(value)} is not {what}: unknown unit {shown(unit)}; use {allowed}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,10 +166,8 @@ class Parameter:
             Naming the value, the allowed range, the unit and the parameter.
         """
         written = isinstance(value, str) and value.strip().lower() in ("none", "null", self.none)
-        if value is None or (self.none_ok and written):
-            if self.none_ok:
-                return None
-            raise self._error(value)
+        if self.none_ok and (value is None or written):
+            return None
         try:
             clean = _READERS[self.kind](self, value)
         except ParameterError as error:
@@ -191,8 +191,7 @@ class Parameter:
         say: Callable[[float], str] = duration_text if timed else _number
         bounds = "" if self.lo is None else f" of at least {say(self.lo)}"
         if self.hi is not None:
-            high = say(self.hi)
-            bounds = f" of at most {high}" if self.lo is None else f" from {say(self.lo)} to {high}"
+            bounds = (" of at most " if self.lo is None else f" from {say(self.lo)} to ") + say(self.hi)
         return bounds + (f" {self.unit}" if self.unit and not timed else "")
 
     def format(self, value: Any) -> str:
@@ -289,6 +288,7 @@ def _read_bool(_: Parameter, value: Any) -> bool:
 
 
 def _read_text(_: Parameter, value: Any) -> str:
+    value = value.__fspath__() if hasattr(value, "__fspath__") else value
     if not isinstance(value, str) or not value.strip():
         raise ParameterError("not a text")
     return value

@@ -115,3 +115,13 @@ async def test_times_of_a_job_may_be_those_of_the_standard_library(c, s):
     for wrong in (timedelta(seconds=-5), timedelta(0), Other(minutes=1)):
         with pytest.raises(InvalidJob, match="walltime"):
             rt.job("timed", walltime=wrong)
+
+
+@gen_cluster(client=True, nthreads=[])
+async def test_times_and_places_of_settings_may_be_those_of_the_standard_library(c, s, tmp_path):
+    rt = await dask_hpc.install(c, tick=timedelta(seconds=2))
+    told = (await rt.update(checkpoint_store=tmp_path, trace_path=tmp_path / "run.jsonl"))["settings"]
+    assert (told["tick_s"], told["checkpoint_store"]) == (2.0, str(tmp_path))
+    assert told["trace_path"] == str(tmp_path / "run.jsonl")
+    with pytest.raises(ConfigError, match=r"hpc\.checkpoint\.store is .*an absolute path"):
+        await rt.update(checkpoint_store=Path("here"))
