@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import dask
 
 from dask_hpc.cli.connection import connected, connection_options
 from dask_hpc.cli.replacing import can_ask
@@ -348,13 +347,14 @@ def _summed(store: Store) -> tuple[list[dict[str, Any]], str | None]:
 def _key(version: Version, key_file: str | None) -> bytes | None:
     """The key of an encrypted version; None: it is not encrypted, or nobody has named a key."""
     from dask_hpc.checkpoint.sealing import read_key
+    from dask_hpc.config import find
     from dask_hpc.errors import CheckpointError
 
     try:
         sealed = version.manifest().is_sealed
     except CheckpointError:
         return None  # it is damaged, and that will be said
-    key_file = key_file or dask.config.get("hpc.checkpoint.key-file", None)
+    key_file = key_file or find("checkpoint.key-file").configured()
     if sealed and key_file is None:
         click.echo("Note: it is encrypted, and stays so; its checksums alone are compared", err=True)
     return read_key(key_file) if sealed and key_file is not None else None

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-import dask
 
 from dask_hpc.cli.types import PATH
 
@@ -26,8 +25,9 @@ def asked(folder: str | Path) -> Asked:
 def any_store(_context: click.Context, _option: click.Parameter, folder: str | None) -> Store | None:
     """The store that is named or configured; None: neither."""
     from dask_hpc.checkpoint.store import Store
+    from dask_hpc.config import find
 
-    folder = folder or dask.config.get("hpc.checkpoint.store", None)
+    folder = folder or find("checkpoint.store").configured()
     if not folder:
         return None
     try:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import dask
 from dask.base import is_dask_collection
 from dask.typing import Key
 from distributed import Client, Future
@@ -254,13 +253,13 @@ async def _in_memory(client: Client, asked: Mapping[str, Any]) -> dict[str, Any]
 
 
 async def _folder(client: Client, store: str | os.PathLike[str] | None) -> str | None:
-    folder = checked_folder(store) if store is not None else dask.config.get(f"hpc.{_STORE}", None)
+    folder = checked_folder(store) if store is not None else find(_STORE).configured()
     if folder is None:
         try:
             folder = (await Channel(client).ask("status"))["settings"]["checkpoint_store"]
         except InstallError:
             folder = None  # it is not installed there
-    return None if folder is None else os.fspath(folder)
+    return folder
 
 
 def on_cluster(client: Client, made: Any) -> Any:

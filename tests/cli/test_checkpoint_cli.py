@@ -64,6 +64,12 @@ def test_the_store_may_come_from_the_settings(store: Path) -> None:
         assert len(json.loads(run("checkpoint", "ls", "--json").stdout)) == 4
     with dask.config.set({"hpc.checkpoint.store": None}):
         refused(run("checkpoint", "ls"), 2, "--store DIR", "hpc.checkpoint.store")
+    # what no cluster would take is no store here either
+    for wrong in (5, "store"):
+        with dask.config.set({"hpc.checkpoint.store": wrong}):
+            refused(run("checkpoint", "ls"), 1, f"hpc.checkpoint.store is {wrong!r}", "an absolute path")
+    with dask.config.set({"hpc.checkpoint.key-file": 5}):
+        refused(run("checkpoint", "verify", "field", "--store", str(store)), 1, "key-file is 5")
     refused(run("checkpoint", "ls", "--store", str(store / "no")), 2, "is not a folder")
 
 
