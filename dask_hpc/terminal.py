@@ -137,8 +137,11 @@ def progress_bar(
 
 
 def one_line(text: str) -> str:
-    """`text` with every run of white space made one space."""
-    return " ".join(text.split())
+    """`text` with every run of white space made one space, and nothing in it that a terminal obeys.
+
+    Names come from users, also from others of the cluster: nothing in them may move the cursor.
+    """
+    return "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
 
 
 def echo_json(value: Any) -> None:
@@ -223,5 +226,4 @@ def cell(value: Any) -> str:
         return f"{value:.2f}" if value == 0 or 0.01 <= abs(value) < 1e12 else f"{value:.3g}"
     if isinstance(value, (dict, list, tuple)):
         return json.dumps(value)
-    # names come from users: nothing in them may move the cursor or break the line
-    return "".join(c if c.isprintable() else "?" for c in one_line(str(value)))
+    return one_line(str(value))

@@ -145,6 +145,10 @@ def test_a_path_that_cannot_be_is_one_line(tmp_path: Path, arguments: list[str],
     refused(run(*(one.format(file=file, long=long) for one in arguments)), 1, part)
 
 
+def test_names_in_errors_and_warnings_have_a_terminal_do_nothing() -> None:
+    refused(run("simulate", "a\x07\x9bb.swf", "--policy", "easy"), 1, "a??b.swf: cannot be read")
+
+
 def test_who_has_closed_output_or_input_gets_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     """As ``>&-`` and ``<&-`` of a shell do."""
     monkeypatch.setattr(sys, "stdout", None)
