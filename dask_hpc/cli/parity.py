@@ -12,7 +12,7 @@ import click
 
 from dask_hpc.cli.connection import connected
 from dask_hpc.cli.policy_options import make_policy, param_option
-from dask_hpc.cli.types import FiniteRange, Seconds
+from dask_hpc.cli.types import Address, FiniteRange, Seconds
 from dask_hpc.cli.workload_options import Setup, option_option, seed_option, share_option, wide_option
 from dask_hpc.terminal import echo_json, echo_pairs, echo_table, json_option
 
@@ -75,6 +75,7 @@ _LONGEST_TICK_S = 3600.0
 @click.option(
     "--cluster",
     metavar="WHERE",
+    type=Address(),
     default=_LOCAL,
     show_default=True,
     help="local: one in this process; else the address of a scheduler, or its file.",

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from dask_hpc_policies.model import ClusterSnapshot
 
 _TIMEOUT_S = 10.0
-_ADDRESS = re.compile(r"[a-z]+://\S+")
+#: As Dask takes it, with or without its protocol.
+_ADDRESS = re.compile(r"[a-z]+://\S+|[\w.-]+:[0-9]+")
 #: A scheduler file is short.
 _LONGEST_BYTES = 100_000
 

@@ -139,9 +139,18 @@ def assignments(
         metavar="NAME=VALUE",
         multiple=True,
         type=Assignment(example, parse),
-        callback=lambda _context, _option, pairs: dict(pairs),
+        callback=_by_name,
         help=help,
     )
+
+
+def _by_name(
+    context: click.Context, option: click.Parameter, pairs: Sequence[tuple[str, Any]]
+) -> dict[str, Any]:
+    found = dict(pairs)
+    if twice := [name for name in found if sum(name == other for other, _ in pairs) > 1]:
+        raise click.BadParameter(f"{twice[0]} is given twice; give one of them", context, option)
+    return found
 
 
 def showing(show: Callable[[], None], help: str) -> Callable[..., Any]:

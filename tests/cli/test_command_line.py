@@ -122,6 +122,7 @@ def test_names_are_lower_case_with_hyphens() -> None:
         (["decisions", "--address", "tcp://h:1", "--limit", "0"], "--limit"),
         # as of a variable that is not set: never what is configured, or this folder, in its place
         (["doctor", "--address", ""], "'' is no address"),
+        (["parity", "builtin:figure-5-1", "--policy", "fcfs", "--cluster", ""], "'' is no address"),
         (["checkpoint", "gc", "--dry-run", "--store", ""], "'' is no path"),
         (["chaos", "--faults", "none", "--folder", ""], "'' is no path"),
         (["parity", "builtin:esp-10", "--policy", "fcfs", "--task-length", "2 h"], "up to 3600 s"),

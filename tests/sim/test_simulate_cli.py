@@ -197,6 +197,16 @@ def test_output_holds_the_use_of_the_file_system_when_there_was_any(tmp_path: Pa
         (("simulate", "absent.swf", "--policy", "easy"), 1, "cannot be read"),
         (("simulate", "builtin:esp-10", "--policy", "eazy"), 1, "unknown policy 'eazy'"),
         (("simulate", "builtin:esp-10", "--policy", "easy", "--param", "pick=last"), 1, "front, first-fit"),
+        (
+            ("simulate", "builtin:esp-10", "--policy", "easy", *("--param", "pick=front") * 2),
+            2,
+            "pick is given twice",
+        ),
+        (
+            ("simulate", "127.0.0.1:1", "--policy", "easy", "--malleable-share", "0.5"),
+            2,
+            "cannot be used with the state of a cluster",
+        ),
         (("simulate", "builtin:esp-10", "--policy", "easy", "--nodes", "8"), 1, "needs 16 nodes"),
         (("simulate", "builtin:esp-10", "--policy", "easy", "--tick", "0"), 2, "a duration from 1 ms"),
         (("simulate", "builtin:esp-10", "--policy", "easy", "--tick", "soon"), 2, "not a duration"),
