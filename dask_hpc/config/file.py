@@ -1,7 +1,7 @@
 """A file of settings that is watched while a cluster runs: what it asks for.
 
 Rules of the file: it is YAML with the layout of ``hpc.yaml``, and data alone: nothing in it is evaluated, and
-what repeats itself by aliases, however short it is written, is refused.
+what repeats itself by aliases, however short it is written, is refused, as is a key that is given twice.
 """
 
 from __future__ import annotations
@@ -27,7 +27,21 @@ _TOO_DEEP = f"allowed are {_DEEPEST} lists and mappings in each other"
 #: What tells whether a file is another one than when it was read: time of change, length, number.
 Mark = tuple[int, int, int]
 #: libyaml's where PyYAML was built with it: a long schedule is read far faster.
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _Plain(_LOADER):  # type: ignore[misc]
+    """One for which the last of two values of a key does not hold unsaid."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> Any:
+        """The mapping that a node is."""
+        seen = set()
+        for key, _ in node.value:
+            name = key.value if isinstance(key, yaml.ScalarNode) else key
+            if name in seen:
+                raise yaml.YAMLError(f"line {key.start_mark.line + 1}: {name!r} is given twice")
+            seen.add(name)
+        return super().construct_mapping(node, deep)
 
 
 def mark(path: str) -> Mark | None:
@@ -82,7 +96,7 @@ def plain(text: str) -> Any:
     """
     try:
         _check_plain(text)
-        loader = _LOADER(text)
+        loader = _Plain(text)
         try:
             return loader.get_single_data()
         finally:

@@ -247,9 +247,23 @@ def _read(path: Path) -> Mapping[str, Any]:
     return _parsed(text, str(path))
 
 
+class _Loader(yaml.SafeLoader):
+    """One that refuses a key that is given twice, of which the last would hold unsaid."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """The mapping that a node is."""
+        seen = set()
+        for key, _ in node.value:
+            name = key.value if isinstance(key, yaml.ScalarNode) else key
+            if name in seen:
+                raise yaml.MarkedYAMLError(None, None, f"{name!r} is given twice", key.start_mark)
+            seen.add(name)
+        return super().construct_mapping(node, deep)
+
+
 def _parsed(text: str, where: str) -> Mapping[str, Any]:
     try:
-        data = yaml.safe_load(text)
+        data = _Loader(text).get_single_data()
     except (yaml.YAMLError, ValueError, LookupError, AttributeError) as error:
         # the last three: a text of a kind that it is not, such as a 13th month
         raise InvalidPolicy(f"policy file {where!r} is not YAML: {error}") from error

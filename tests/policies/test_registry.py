@@ -99,6 +99,8 @@ def test_yaml_files(tmp_path: Path) -> None:
     ("text", "words"),
     [
         ("policy: [", "not YAML"),
+        ("policy: pwma-fpsma\nparams: {step: next}\nparams: {min_remaining_s: 1}", "'params' is given twice"),
+        ("policy: fcfs\n? [fcfs]\n: 1", "not YAML"),
         ("policy: " + "[" * 100_000, "nested too deeply"),
         ("- a\n- b", "must hold a mapping"),
         ("polcy: fcfs", "unknown key 'polcy'.*did you mean 'policy'"),
