@@ -67,8 +67,8 @@ def demo(
     """
     from dask_hpc.demo.run import main
 
-    if trace is not None:
-        check_replace([trace], force=force, as_json=as_json)
+    # that of the default name is of an earlier demo
+    check_replace(filter(None, (report, trace, plot)), force=force, as_json=as_json)
 
     # what the log would say of an interrupt is in one line
     logging.getLogger("distributed").setLevel(logging.CRITICAL)

@@ -50,10 +50,11 @@ def test_without_a_terminal_a_file_that_exists_is_kept_unless_the_option_is_give
     assert (folder / left).read_text() != "mine"
 
 
-def test_the_demo_keeps_a_trace_that_exists_and_starts_nothing(folder: Path) -> None:
-    (folder / "run.jsonl").write_text("mine")
-    refused(run("demo", "--trace", "run.jsonl"), 2, "run.jsonl exists; --force replaces it")
-    assert sorted(path.name for path in folder.iterdir()) == ["run.jsonl", "study.yaml"]
+@pytest.mark.parametrize("option", ["--trace", "--report", "--plot"])
+def test_the_demo_keeps_a_file_that_exists_and_starts_nothing(folder: Path, option: str) -> None:
+    (folder / "run").write_text("mine")
+    refused(run("demo", option, "run", "--only", "nothing"), 2, "run exists; --force replaces it")
+    assert sorted(path.name for path in folder.iterdir()) == ["run", "study.yaml"]
 
 
 def test_a_folder_with_other_files_is_no_question(folder: Path) -> None:
