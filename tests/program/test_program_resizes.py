@@ -176,6 +176,8 @@ async def test_a_program_gets_the_nodes_it_asks_for_or_a_part_or_a_reason(c, s, 
                 await job.request(wrong)
         async with rt.job("other", nodes=1) as other:
             await started(s, other, 1)
+            with pytest.raises(InvalidJob, match=r"which has 1: none \(min_nodes 1, max_nodes 1\)"):
+                await other.request(1)
             answer = await job.request(2)
             assert (answer["result"], answer["asked"], answer["granted"], answer["nodes"]) == (
                 "done",

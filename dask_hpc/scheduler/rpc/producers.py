@@ -119,9 +119,10 @@ class ProducerMethods:
         now, low, high = state.nodes_up(record), record.request.min_nodes, record.request.max_nodes
         more = whole(nodes)
         if not more or not low <= now + more <= high:
+            sizes = f"whole numbers from {low - now} to {high - now} without 0"
             raise InvalidJob(
-                f"a request for {nodes!r} nodes more; allowed for {record.id}, which has {now}: whole "
-                f"numbers from {low - now} to {high - now} without 0 (min_nodes {low}, max_nodes {high})"
+                f"a request for {nodes!r} nodes more; allowed for {record.id}, which has {now}: "
+                f"{sizes if low < high else 'none'} (min_nodes {low}, max_nodes {high})"
             )
         nodes = more
         size = _grantable(record, now, nodes, state.idle_nodes())
