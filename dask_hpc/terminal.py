@@ -13,6 +13,7 @@ import json
 import os
 import signal
 import sys
+import unicodedata
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -169,13 +170,9 @@ def echo_table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str], em
         and any(row.get(key) is not None for row in rows)
         for key in columns
     ]
-    widths = [max(len(line[i]) for line in [headings, *cells]) for i in range(len(headings))]
+    widths = [max(_width(line[i]) for line in [headings, *cells]) for i in range(len(headings))]
     for line in [headings, *cells]:
-        padded = (
-            text.rjust(width) if right else text.ljust(width)
-            for text, width, right in zip(line, widths, numeric, strict=True)
-        )
-        click.echo("  ".join(padded).rstrip())
+        click.echo("  ".join(map(_padded, line, widths, numeric)).rstrip())
 
 
 class Lines:
@@ -199,13 +196,24 @@ class Lines:
     def _line(self, cells: Sequence[str], right: Sequence[bool]) -> None:
         headings = list(self._columns.values())
         first, before = not self._widths, self._widths or map(len, headings)
-        self._widths = [max(pair) for pair in zip(before, map(len, cells), strict=True)]
+        self._widths = [max(pair) for pair in zip(before, map(_width, cells), strict=True)]
         if first:
             # texts of numbers stand below the ends of their headings
             self._line(headings, right)
-        padded = zip(cells, self._widths, right, strict=True)
-        texts = (text.rjust(width) if ends else text.ljust(width) for text, width, ends in padded)
-        click.echo("  ".join(texts).rstrip())
+        click.echo("  ".join(map(_padded, cells, self._widths, right)).rstrip())
+
+
+def _width(text: str) -> int:
+    """How many columns of a terminal a text takes: letters of some scripts take two, accents none."""
+    if text.isascii():
+        return len(text)
+    wide = sum(unicodedata.east_asian_width(c) in "WF" for c in text)
+    return len(text) + wide - sum(map(bool, map(unicodedata.combining, text)))
+
+
+def _padded(text: str, width: int, right: bool) -> str:
+    room = " " * (width - _width(text))
+    return room + text if right else text + room
 
 
 def echo_pairs(pairs: Iterable[tuple[str, Any]], indent: str = "") -> None:

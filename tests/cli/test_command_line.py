@@ -18,6 +18,7 @@ from command_line import refused, run
 
 from dask_hpc import capabilities
 from dask_hpc.cli import hpc, register
+from dask_hpc.terminal import echo_table
 from dask_hpc_policies import registry
 
 COMMANDS = [
@@ -224,3 +225,13 @@ def test_entry_points_name_real_things(repository: Path) -> None:
     for name, target in factories.items():
         policy = EntryPoint(name, target, "dask_hpc.policies").load()()
         assert registry.spec_of(policy) == registry.spec_of(registry.create(name))
+
+
+def test_columns_stand_below_each_other_where_letters_are_two_columns_wide_or_none(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rows = [{"name": "日本", "nodes": 1}, {"name": "e\N{COMBINING ACUTE ACCENT}te", "nodes": 12}]
+    echo_table(rows, {"name": "NAME", "nodes": "NODES"}, "")
+    head, wide, accented = capsys.readouterr().out.splitlines()
+    assert (head, wide) == ("NAME  NODES", "日本      1")
+    assert accented == "e\N{COMBINING ACUTE ACCENT}te      12"
