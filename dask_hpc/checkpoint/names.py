@@ -111,9 +111,10 @@ def checked_version(version: Any) -> int | None:
         When it is no number.
     """
     number = numeric.whole(version)
-    if version is None or number is not None:
+    if version is None or (number is not None and number > 0):
         return number
-    raise CheckpointValueError(f"version is {version!r:.80}; allowed: a whole number, or None for the newest")
+    allowed = "a whole number, 1 or more, or None for the newest"
+    raise CheckpointValueError(f"version is {version!r:.80}; allowed: {allowed}")
 
 
 def checked_variable(name: Any, taken: set[str]) -> str:

@@ -189,8 +189,8 @@ def test_one_array_is_read_or_a_part_of_it_and_the_others_stay(tmp_path: Path) -
         assert list(session.restore("a", (2, 5))) == [2, 3, 4]
     numbers: Any = {"rank": 0.0, "size": np.float64(1)}
     with CheckpointSession("run", store=tmp_path, **numbers) as session:
-        with pytest.raises(CheckpointValueError, match="version is '1'; allowed: a whole number"):
-            session.restart("1")  # type: ignore[arg-type]
+        with pytest.raises(CheckpointValueError, match="version is 0; allowed: a whole number, 1 or more"):
+            session.restart(0)
         assert session.restart(1.0) == 1  # type: ignore[arg-type]
         # not added: all of it, in a new array
         assert list(session.restore("b")) == [0, 1, 2]
