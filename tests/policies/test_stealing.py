@@ -246,6 +246,15 @@ def test_a_running_job_below_its_minimum_takes_a_node_from_a_malleable_one() -> 
     assert acts(ask(hurt, poor)[0]) == [], "the other one has its minimum only, and is not smaller"
 
 
+def test_a_malleable_job_that_has_outlived_its_time_gives_a_node_and_goes_on() -> None:
+    hurt = running("hurt", 3, lo=4, hi=4)
+    late = running("late", 3, kind="malleable", remaining_s=0.0)
+    assert acts(ask(hurt, late)[0]) == [("shrink", "late", 2), ("expand", "hurt", 4)]
+    # a thief that waits has the node for as long as it takes
+    thief = failed("thief", 4, remaining_s=30.0)
+    assert acts(ask(thief, late, idle=3)[0]) == [("shrink", "late", 2), ("start", "thief", 4)]
+
+
 def test_without_estimates_nobody_overtakes() -> None:
     decision, _ = ask(running("r", 4), rigid("head", 4), rigid("small", 1), idle=2)
     assert acts(decision) == []

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import inf
+from math import inf, nextafter
 from typing import Any
 
 from dask_hpc_policies.decision import (
@@ -315,7 +315,8 @@ class _Plan:
         after.take(now_s, left_s, -given)
         if left_s < inf:
             # With fewer nodes it takes longer, and holds the rest of them until then.
-            after.take(now_s + left_s, left_s * (victim.nodes / target - 1.0), target)
+            end_s = max(now_s + left_s, nextafter(now_s, inf))
+            after.take(end_s, left_s * (victim.nodes / target - 1.0), target)
         if after.least_nodes(now_s, seconds) < need:
             return False
         text = f"{thief.id} failed and lacks {counted(lacking)}: from {victim.nodes} to {target}"
