@@ -298,12 +298,14 @@ def _feed(items: Sequence[Record], origin_s: float) -> tuple[FeedEntry, ...]:
     feed = _Feed()
     for record in items:
         if isinstance(record, Pass):
-            for action in record.decision.actions:
+            # what guards did not let through is not waited for
+            decision = record.arbitrated or record.decision
+            for action in decision.actions:
                 entry = _entry(action, record.snapshot.now_s - origin_s, record.snapshot.trigger)
                 index = feed.add(entry)
                 if entry.action != "hold":
                     feed.waiting.setdefault(_key(action), []).append(index)
-            for suppressed in record.decision.suppressed:
+            for suppressed in decision.suppressed:
                 entry = _entry(suppressed.action, record.snapshot.now_s - origin_s, record.snapshot.trigger)
                 feed.add(
                     replace(

@@ -280,6 +280,15 @@ def test_plain_work_is_called_so_in_decisions():
     assert "default-1" not in build_report(records)
 
 
+def test_what_a_guard_refused_has_no_part_in_what_came_of_it_later():
+    expand = Expand(job="a", nodes=2, reason=IDLE)
+    refused = Decision(suppressed=(Suppressed(action=expand, reason=FULL),))
+    passes = replace(a_pass(101.0, "tick", expand), arbitrated=refused), a_pass(105.0, "tick", expand)
+    timeline = build_timeline([Header(), *passes, result(105.1, expand)])
+    told = [(entry.t_s, entry.result, entry.text) for entry in timeline.feed]
+    assert told == [(0.0, "suppressed", FULL.text), (4.0, "done", IDLE.text)]
+
+
 def test_outcomes_without_a_decision_are_shown_with_where_they_come_from():
     asked = Expand(job="a", nodes=3, reason=Reason(ReasonCode.USER_REQUEST, "a user asked for 3 nodes"))
     refused = result(1.0, asked, "refused", Reason(ReasonCode.OUT_OF_BOUNDS, "3 is above 2"))
