@@ -15,7 +15,7 @@ from dask_hpc.trace.check import check_events, check_snapshot
 from dask_hpc.trace.files import Trace
 from dask_hpc.trace.records import Header, JobEvent, Other, Pass, Record
 from dask_hpc.trace.runs import pool_steps
-from dask_hpc_policies.model import ClusterSnapshot, JobView, NodeView
+from dask_hpc_policies.model import ClusterSnapshot, JobState, JobView, NodeView
 from dask_hpc_policies.rules.reservation import expected_s
 
 _ENDED = frozenset({"completed", "failed", "cancelled"})
@@ -88,9 +88,10 @@ def _held(jobs: Iterable[JobView]) -> int:
 
 def _later(job: JobView, seconds: float) -> JobView:
     """The job when it has run on for so long."""
-    if job.nodes == 0 or job.remaining_s is None:
+    if job.nodes == 0:
         return job
-    return replace(job, remaining_s=max(0.0, job.remaining_s - seconds))
+    left_s = None if job.remaining_s is None else max(0.0, job.remaining_s - seconds)
+    return replace(job, remaining_s=left_s, attained_node_s=job.attained_node_s + job.nodes * seconds)
 
 
 def _aged(node: NodeView, seconds: float) -> NodeView:
@@ -102,7 +103,10 @@ def _aged(node: NodeView, seconds: float) -> NodeView:
 def _moved(job: JobView, event: JobEvent, t_s: float) -> JobView:
     """The job after an event of it, as it is at `t_s`."""
     starts, stops = job.nodes == 0 < event.nodes, job.nodes > 0 == event.nodes
-    moved = replace(job, state="pending" if event.nodes == 0 else "running", nodes=event.nodes)
+    state: JobState = "pending" if event.nodes == 0 else "running"
+    more_node_s = (event.nodes - job.nodes) * (t_s - event.t_s)
+    attained_node_s = job.attained_node_s + more_node_s
+    moved = replace(job, state=state, nodes=event.nodes, attained_node_s=attained_node_s)
     if starts:
         left_s = expected_s(job) - (t_s - event.t_s)
         known = left_s if math.isfinite(left_s) else None

@@ -272,8 +272,9 @@ def test_walltimes_run_down_between_two_passes_of_a_trace(tmp_path: Path) -> Non
 
 
 def test_between_two_passes_of_a_trace_what_was_told_since_has_happened() -> None:
+    runs = replace(RUNNING, restart_s=70.0, attained_node_s=300.0)
     seen = replace(
-        VIEW, jobs=(replace(RUNNING, restart_s=70.0), WAITING), returns_s=(110.0, 130.0),
+        VIEW, jobs=(runs, WAITING), returns_s=(110.0, 130.0),
         nodes=(node("n0", "r", 60.0), node("n7", None, 5.0)),
     )  # fmt: skip
     records = (
@@ -291,6 +292,7 @@ def test_between_two_passes_of_a_trace_what_was_told_since_has_happened() -> Non
     assert (stopped.state, stopped.nodes, stopped.remaining_s) == ("pending", 0, 70.0)
     assert (stopped.restart_s, stopped.interrupted_s) == (None, 104.0)
     assert (runs.state, runs.nodes, runs.start_s, runs.remaining_s) == ("running", 4, 106.0, 6.0)
+    assert (stopped.attained_node_s, runs.attained_node_s) == (300.0 + 4 * 6, 4 * 4)
     assert view.idle_nodes == 8 - 1 + 2 - 4
     assert [one.walltime_left_s for one in view.nodes] == [50.0, 0.0]
     assert view.returns_s == (130.0,)
