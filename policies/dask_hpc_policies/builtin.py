@@ -31,7 +31,7 @@ from dask_hpc_policies.rules.admission import Pass
 from dask_hpc_policies.rules.fair import policy as fair
 from dask_hpc_policies.rules.fair import terms
 from dask_hpc_policies.rules.io import policy
-from dask_hpc_policies.rules.requests import answer_requests
+from dask_hpc_policies.rules.requests import answer_for_more, grant_fewer
 from dask_hpc_policies.rules.resizing import (
     Decide,
     Grow,
@@ -148,8 +148,9 @@ class BuiltinPolicy(Shown):
         if definition.decide is not None:
             return definition.decide(view, state, self.params)
         plan = Pass(view)
+        grant_fewer(plan)
         definition.admit(plan, self.params)
-        answer_requests(plan)
+        answer_for_more(plan)
         reclaimable = definition.rule(plan, self.params)
         placed: tuple[Place, ...] = ()
         refused: tuple[Suppressed, ...] = ()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dask_hpc_policies.decision import Decision, Expand, ReasonCode, Shrink
+from dask_hpc_policies.decision import Decision, Expand, ReasonCode, Shrink, Start
 from dask_hpc_policies.model import ClusterSnapshot, JobView
 from dask_hpc_policies.registry import create
 
@@ -68,6 +68,17 @@ def test_fewer_nodes_are_always_granted() -> None:
     assert moved(ask(evolving(3), waiting)) == [("shrink", 3)]
     assert moved(ask(evolving(3, constraint="pof2", nodes=8))) == [("shrink", 4)], "the nearest legal size"
     assert moved(ask(evolving(1))) == [("shrink", 2)], "its minimum"
+
+
+@pytest.mark.parametrize(
+    "policy", ["fcfs", "easy", "prma-fpsma", "pwma-egs", "fcfs-malleable", "mebf", "io-aware", "fair"]
+)
+def test_who_waits_gets_what_is_given_up_before_others_grow_into_it(policy: str) -> None:
+    grows = JobView(id="g", state="running", nodes=4, min_nodes=4, max_nodes=16, start_s=0.0)
+    waiting = JobView(id="w", start_nodes=4, min_nodes=4, max_nodes=4, kind="rigid", submit_s=1.0)
+    decision = ask(evolving(2), grows, waiting, idle=2, policy=policy)
+    assert moved(decision) == [("shrink", 2)]
+    assert [a.job for a in decision.actions if isinstance(a, Start)] == ["w"]
 
 
 def test_a_job_that_is_content_is_left_alone() -> None:

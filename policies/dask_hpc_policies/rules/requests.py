@@ -2,9 +2,9 @@
 
 An evolving job asks for other sizes while it runs (Feitelson and Rudolph 1996); `JobView.requested_nodes` is
 what it asks for. Rules of the file: fewer nodes are always granted, down to the nearest legal size not below
-what was asked for. More nodes are granted from what is idle, whole or not at all, in order of service, while
-no job waits for nodes; nobody shrinks for them. A request that is denied stands, and is looked at again in
-every pass.
+what was asked for, and before anybody starts: who waits may have them. More nodes are granted from what is
+idle, whole or not at all, in order of service, while no job waits for nodes; nobody shrinks for them. A
+request that is denied stands, and is looked at again in every pass.
 """
 
 from __future__ import annotations
@@ -17,16 +17,23 @@ from dask_hpc_policies.rules.sizing import Resizes
 from dask_hpc_policies.wording import counted
 
 
-def answer_requests(plan: Pass) -> None:
-    """Grant or deny what evolving jobs of the pass ask for."""
-    for job in plan.running:
-        wanted = job.requested_nodes
-        if job.kind != "evolving" or wanted is None or wanted == job.nodes:
-            continue
+def grant_fewer(plan: Pass) -> None:
+    """Take from evolving jobs of the pass what they give up."""
+    for job, wanted in _requests(plan):
         if wanted < job.nodes:
             _give_up(plan, job, wanted)
-        else:
+
+
+def answer_for_more(plan: Pass) -> None:
+    """Grant or deny the nodes that evolving jobs of the pass ask for, when all have started that can."""
+    for job, wanted in _requests(plan):
+        if wanted > job.nodes:
             _ask_for_more(plan, job, wanted)
+
+
+def _requests(plan: Pass) -> list[tuple[JobView, int]]:
+    asking = [job for job in plan.running if job.kind == "evolving"]
+    return [(job, job.requested_nodes) for job in asking if job.requested_nodes is not None]
 
 
 def _give_up(plan: Pass, job: JobView, wanted: int) -> None:

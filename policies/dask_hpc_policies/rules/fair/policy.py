@@ -38,7 +38,7 @@ from dask_hpc_policies.rules.admission import Pass, needed_nodes
 from dask_hpc_policies.rules.fair.shares import Part, divide_parts, holders, part_of
 from dask_hpc_policies.rules.fair.starting import choose
 from dask_hpc_policies.rules.fair.terms import Params, repays
-from dask_hpc_policies.rules.requests import answer_requests
+from dask_hpc_policies.rules.requests import answer_for_more, grant_fewer
 from dask_hpc_policies.rules.seen import SeenSize, seen_sizes
 from dask_hpc_policies.rules.sizing import Resizes, lowest_size, resizable
 from dask_hpc_policies.wording import counted
@@ -55,12 +55,13 @@ def decide(view: ClusterSnapshot, state: FairState, params: Params) -> tuple[Dec
     """Start who has had least, and bring all malleable jobs to their shares."""
     seen = seen_sizes(view, state.jobs)
     plan = Pass(view)
+    grant_fewer(plan)
     held = holders(plan, params)
     starting = choose(plan, held, params) if plan.waiting else []
     # what evolving jobs ask for comes from what the starts leave over
     kept = min(plan.idle_nodes, sum([needed_nodes(job) or 0 for job in starting]))
     plan.idle_nodes -= kept
-    answer_requests(plan)
+    answer_for_more(plan)
     plan.idle_nodes += kept
     if starting:
         parts = with_beginners(plan, held, starting, params)

@@ -35,7 +35,7 @@ from dask_hpc_policies.rules.admission import Pass, needed_nodes
 from dask_hpc_policies.rules.io.balance import Balance
 from dask_hpc_policies.rules.io.candidates import SAME, Choice
 from dask_hpc_policies.rules.io.intensity import job_intensity
-from dask_hpc_policies.rules.requests import answer_requests
+from dask_hpc_policies.rules.requests import answer_for_more, grant_fewer
 from dask_hpc_policies.rules.sizing import Resizes, resizable
 from dask_hpc_policies.wording import counted
 
@@ -78,6 +78,7 @@ class IoAwareState:
 def decide(view: ClusterSnapshot, state: IoAwareState, params: Params) -> tuple[Decision, IoAwareState]:
     """One pass; see the module."""
     plan = Pass(view)
+    grant_fewer(plan)
     balance: Balance[str] = Balance()
     jobs = {job.id: job for job in view.jobs}
     balance.submit_all((job.id, job) for job in plan.waiting)
@@ -95,7 +96,7 @@ def decide(view: ClusterSnapshot, state: IoAwareState, params: Params) -> tuple[
         _start(plan, balance, jobs, choice)
     # a job without a legal size waits for no nodes
     plan.head = next((job for job in plan.waiting if needed_nodes(job) is not None), None)
-    answer_requests(plan)
+    answer_for_more(plan)
     _explain(plan, balance, balance.leader(balance.system, reordering) if block else None)
     return plan.answer(), state
 
