@@ -132,6 +132,11 @@ class BuiltinPolicy(Shown):
         """Whether it says where the analyses of coupled runs are placed."""
         return self.definition.places
 
+    @property
+    def beside(self) -> bool:
+        """It is for something else than which jobs run; see `protocol.Policy`."""
+        return self.definition.places or bool(self.definition.checkpoints)
+
     def session(self, idle_nodes: int, kinds: Set[str]) -> Session | None:
         """The incremental form, see `protocol.Session`; None when there is none for such jobs."""
         make = self.definition.session

@@ -40,7 +40,8 @@ class Policy(Protocol):
     for no nodes of their own take turns on each other's slots, in the order of `rules.fair.turns`.
     With a true `brief`, the policy keeps no view of a job in its state, and answers brief snapshots
     (`model.ClusterSnapshot`) with the same starts, resizes and states as others. One that says that it never
-    places analyses of coupled runs, with a false `places`, is not asked because of their steps.
+    places analyses of coupled runs, with a false `places`, is not asked because of their steps. One with a
+    true `beside` is for something else than which jobs run: behind others it starts none that these hold.
     """
 
     @property

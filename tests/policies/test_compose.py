@@ -181,6 +181,35 @@ def test_arbiter_gives_no_node_twice_and_drops_what_a_lost_start_needed() -> Non
     assert turned_down(decision) == [("start", "h", "conflict"), ("shrink", "b", "conflict")]
 
 
+@pytest.mark.parametrize("beside", ["interval-daly", "placement", Cooldown(create("interval-fixed"))])
+def test_a_policy_for_something_else_starts_nobody_whom_the_one_before_it_holds(beside: Any) -> None:
+    # by then there are nodes for h, and s would have two of them for a long time
+    ends = running("r", 4, 4, 4, user="ada", remaining_s=50.0)
+    slow = JobView(id="s", start_nodes=2, min_nodes=2, max_nodes=2, user="ada", walltime_s=1e3)
+    picture = view(2, ends, slow, replace(WAITING, user="bob"), now_s=10.0)
+    alone = create("fair")
+    for policy in (alone, Chain(alone, create(beside)), Arbiter(alone, create(beside))):
+        decision, _ = policy.decide(picture, policy.initial_state())
+        assert rows(decision) == [("hold", "s", None), ("hold", "h", None)]
+
+
+def test_a_policy_for_something_else_makes_room_by_itself_and_has_nobody_grow_before_those_who_wait() -> None:
+    @dataclass(frozen=True)
+    class Beside(Says):
+        beside: bool = True
+
+    grow, start = Expand(job="a", nodes=5, reason=WHY), Start(job="h", nodes=6, reason=WHY)
+    holds = create("fixed", target_nodes=None)
+    for first, done in (
+        (Shrink(job="b", nodes=2, reason=FOR_HEAD), [("shrink", "b", 2), ("start", "h", 6)]),
+        (grow, [("hold", "h", None)]),
+    ):
+        policy = Chain(holds, Beside((first, start)))
+        picture = view(4, running("a", 4), running("b", 4), WAITING)
+        decision, _ = policy.decide(picture, policy.initial_state())
+        assert rows(decision) == done
+
+
 def test_chain_shows_each_member_what_is_left() -> None:
     first = Says((Expand(job="a", nodes=5, reason=WHY),))
     policy = Chain(first, create("pwma-fpsma"))

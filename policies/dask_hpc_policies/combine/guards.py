@@ -80,6 +80,11 @@ class Guarded(Shown):
         return bool(getattr(self.base, "places", True))
 
     @property
+    def beside(self) -> bool:
+        """Whether the policy is for something else than which jobs run."""
+        return bool(getattr(self.base, "beside", False))
+
+    @property
     def parameters(self) -> tuple[Parameter, ...]:
         """Parameters of the policy and of the guard."""
         return (*getattr(self.base, "parameters", ()), *self.guard.parameters)

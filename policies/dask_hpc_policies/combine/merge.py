@@ -5,7 +5,8 @@ or Hold, and starts and expansions never take more nodes than are idle or freed.
 suppressed. Actions that allot nothing pass, once each. Wrappers of a single policy are in `guards`, limits of
 a whole decision in `arbitrate`.
 
-* A *chain* asks its members one after the other; each sees the nodes and jobs its predecessors left.
+* A *chain* asks its members one after the other; each sees the nodes and jobs its predecessors left. A
+  member that is for something else than which jobs run (`protocol.Policy`) starts none that they hold.
 * An *arbiter* asks all members about the same picture; the earlier a member stands, the higher its rank.
 """
 
@@ -96,7 +97,7 @@ class Combined(Shown):
         for policy, before in zip(self.policies, state.members, strict=True):
             decision, after = policy.decide(merged.left() if self.name == "chain" else view, before)
             states.append(after)
-            merged.add(decision)
+            merged.add(merged.heeded(decision) if getattr(policy, "beside", False) else decision)
         return merged.decision(), replace(state, members=tuple(states))
 
 
@@ -144,6 +145,23 @@ class _Merge:
         """The picture without the jobs that were acted on and the nodes that were given out."""
         jobs = tuple(job for job in self.view.jobs if job.id not in self.acts)
         return replace(self.view, jobs=jobs, idle_nodes=max(0, self.idle_nodes))
+
+    def heeded(self, decision: Decision) -> Decision:
+        """`decision` without starts of jobs that are held already, unless it makes room for them itself.
+
+        Nor does anybody grow into what those are left.
+        """
+        served = {beneficiary(action) for action in decision.actions}
+        lost: list[Action] = [
+            action
+            for action in decision.actions
+            if isinstance(action, Start) and action.job in self.holds and action.job not in served
+        ]
+        if lost:
+            lost += [action for action in decision.actions if isinstance(action, Expand)]
+        kept = tuple([action for action in decision.actions if action not in lost])
+        suppressed = tuple([Suppressed(action=action, reason=_CONFLICT) for action in lost])
+        return replace(decision, actions=kept, suppressed=(*decision.suppressed, *suppressed))
 
     def add(self, decision: Decision) -> None:
         self.suppressed += decision.suppressed
