@@ -159,7 +159,7 @@ def _remember(view: PoolView, state: PoolState) -> PoolState:
     if state.asking_s is not None:
         # what is new is what the latest look asked for; it may have come already
         asked.update(dict.fromkeys((view.there | pending) - set(known) - set(asked), state.asking_s))
-    waits = (*state.waits_s, *(now_s - asked[id] for id in view.there if id in asked))
+    waits = (*state.waits_s, *(now_s - asked[id] for id in sorted(view.there) if id in asked))
     # what is there at the first look was wanted by somebody
     seen = max(view.demand_nodes, 0 if state.peaks else view.nodes)
     return PoolState(

@@ -306,6 +306,13 @@ def test_nodes_that_somebody_else_has_started_tell_nothing_about_what_they_cost(
     assert "none has been seen to come" in decision.reason.text
 
 
+def test_of_many_nodes_that_come_at_once_the_same_waits_are_remembered_each_time() -> None:
+    asked_s = {f"n{i:02}": float(i) for i in range(25)}
+    view = PoolView(now_s=100.0, demand_nodes=25, there=frozenset(asked_s))
+    _, state = decide(view, PoolState(asked_s=asked_s), {"hold_s": None})
+    assert state.waits_s == tuple(100.0 - i for i in range(5, 25))
+
+
 def test_who_does_not_tell_what_is_pending_is_not_taken_to_get_nodes_at_once() -> None:
     state = PoolState()
     for now_s, there in ((0.0, ""), (600.0, ""), (601.0, "a")):
