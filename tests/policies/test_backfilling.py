@@ -74,6 +74,11 @@ def test_easy_starts_what_ends_before_the_reservation_or_needs_only_extra_nodes(
     assert why(decision, "too-long") == "not-enough-nodes"
 
 
+@pytest.mark.parametrize("name", ["easy", "conservative"])
+def test_a_job_may_end_at_the_very_moment_at_which_a_reservation_begins(name: str) -> None:
+    assert started(decide(name, 4, HELD, HEAD, waiting("in-time", 4, 50.0))) == ["in-time"]
+
+
 def test_a_job_that_fits_but_would_delay_the_head_is_told_so() -> None:
     decision = decide("easy", 4, HELD, HEAD, waiting("long", 3, 51.0))
     assert started(decision) == []

@@ -15,7 +15,7 @@ from dask_hpc_policies.decision import Expand, ReasonCode, Shrink, Start
 from dask_hpc_policies.jobs.constraints import CONSTRAINTS, smallest_at_least
 from dask_hpc_policies.model import ClusterSnapshot, JobView, NodeView
 from dask_hpc_policies.registry import create
-from dask_hpc_policies.rules.fair.terms import overdue, repays
+from dask_hpc_policies.rules.fair.terms import level, overdue, repays
 from dask_hpc_policies.rules.sizing import growth_target, resizable
 
 POLICY: Any = create("fair")
@@ -166,9 +166,20 @@ def test_what_a_user_may_start_is_measured_by_what_others_can_come_to_use() -> N
     assert sizes(picture, decide(picture)) == {"runs": 1, "a0": 0, "a1": 0, "bob": 1}
 
 
+def test_what_rounding_takes_off_keeps_nobody_at_a_lower_level() -> None:
+    attained_node_s = sum([QUANTUM_NODE_S * 0.4] * 5, -1e-12)
+    assert [level(each, POLICY.params) for each in (attained_node_s, 19.9)] == [2, 1]
+
+
+def test_a_job_that_has_outlived_its_time_may_run_for_ever_and_grows() -> None:
+    late = running("late", 2, max_nodes=8, remaining_s=0.0)
+    picture = view(6, late)
+    assert sizes(picture, decide(picture)) == {"late": 8}
+
+
 def test_an_interrupted_job_has_its_whole_patience_again() -> None:
     job = rigid("a", 1, submit_s=0.0, interrupted_s=90.0)
-    assert [overdue(job, now_s, POLICY.params) for now_s in (149.0, 151.0)] == [False, True]
+    assert [overdue(job, now_s, POLICY.params) for now_s in (150.0, 151.0)] == [False, True]
 
 
 @pytest.mark.parametrize(("now_s", "started"), [(60.0, True), (61.5, False)])

@@ -100,6 +100,9 @@ def test_shrink_frees_no_more_than_legal_sizes_force_it_to() -> None:
     assert targets(freed) == {"b": 4}
     assert freed is not None
     assert freed.freed_nodes == 4
+    # also of one that has lost a node, and a size that it may not have
+    hurt = job("a", 5, lo=4, constraint="even")
+    assert targets(shrink_in_order([hurt, old], 4, MAX, "h")) == {"b": 4}
 
 
 def test_equal_growth_is_floor_plus_remainder_oldest_first() -> None:

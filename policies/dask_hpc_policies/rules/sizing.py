@@ -169,8 +169,8 @@ def shrink_equally(jobs: Sequence[JobView], need_nodes: int, limits: Limits, hea
     targets: list[tuple[JobView, int]] = []
     freed = 0
     for job in eligible:
-        want = min(share + (remainder > 0), need_nodes - freed)
-        if want <= 0:
+        want = share + (remainder > 0)
+        if want == 0:
             break
         remainder -= want > share
         target = shrink_target(job, want, limits.step)
