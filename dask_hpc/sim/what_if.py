@@ -285,7 +285,7 @@ def _measured(costs: Any, id: str) -> AdaptationCost | None:
     if not known:
         return None
     # which of the two was not seen is taken for as long as the other
-    either_s = max(known.values())
+    either_s = next(iter(known.values()))
     return AdaptationCost(
         expand_base_s=known.get("expand", either_s), shrink_base_s=known.get("shrink", either_s)
     )

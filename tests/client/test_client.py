@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import re
 import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from distributed import Client, LocalCluster, Scheduler, Worker
@@ -17,6 +20,7 @@ from distributed.utils_test import gen_cluster, gen_test, inc, popen
 
 import dask_hpc
 from dask_hpc import wire
+from dask_hpc.client.job import _pool_hint
 from dask_hpc.client.known import workers_of
 from dask_hpc.errors import InstallError
 from dask_hpc.scheduler.internals import selfcheck
@@ -258,3 +262,16 @@ async def test_a_wrong_policy_installs_nothing(c, s, *workers, tmp_path):
         await dask_hpc.install(c, "pwma-fpsma", no_such_parameter=1)
     assert s.handlers == handlers
     assert wire.CLOSE not in s.stream_handlers
+
+
+def test_a_job_may_be_as_wide_as_the_cluster_of_its_client_is_going_to_be():
+    def hint(**cluster: Any) -> int:
+        client: Any = SimpleNamespace(cluster=SimpleNamespace(**cluster))
+        return _pool_hint(client)
+
+    assert hint() == 0
+    assert hint(plan={0, 1}) == 2
+    assert hint(plan={0, 1}, _adaptive=SimpleNamespace(maximum=4)) == 4
+    assert hint(plan={0, 1}, _adaptive=SimpleNamespace(maximum=1)) == 2
+    # no bound is no number of nodes
+    assert hint(plan={0, 1}, _adaptive=SimpleNamespace(maximum=math.inf)) == 2

@@ -224,6 +224,10 @@ def test_adapt_closes_no_more_than_are_too_many_when_another_one_stays() -> None
             assert set(made.cluster.refused) == {str(last)}
             # Dask names one more for the one that stays, which is not among those that it would close first
             assert [len(await adaptive.workers_to_close(left)) for left in (3, 2, 1)] == [1, 2, 3]
+            assert (await adaptive.recommendations(1))["status"] == "same"
+            # two looks' worth of waiting has been done there already
+            adaptive._hold_s = 2 * adaptive.interval
+            assert (await adaptive.recommendations(1))["status"] == "down"
 
     asyncio.run(run())
 

@@ -172,6 +172,11 @@ def test_plain_work_is_no_user_among_users() -> None:
     plain = JobView(id="default", state="running", nodes=4, is_default=True, min_nodes=1, max_nodes=9)
     picture = view(12, plain, waiting("a"), waiting("b", user="bob"))
     assert sizes(picture, decide(picture)) == {"default": 4, "a": 6, "b": 6}
+    # and starts whatever those have that say no user, as it does
+    plain = JobView(id="default", state="pending", is_default=True, min_nodes=1, max_nodes=9, submit_s=1.0)
+    nobody = replace(rigid("nobody", 4), state="running", nodes=4, start_s=0.0)
+    picture = view(3, nobody, plain, waiting("b", user="bob", submit_s=2.0))
+    assert sizes(picture, decide(picture)) == {"nobody": 4, "default": 1, "b": 2}
 
 
 def test_a_job_starts_at_what_it_asked_for_or_at_most_at_what_it_prefers() -> None:

@@ -252,6 +252,7 @@ def test_nodes_that_go_come_back_only_where_a_pool_says_how() -> None:
     assert moves(Pool(initial_nodes=0, wait_s=5.0)) == (2, 2)
     # as they have come so far
     assert moves(None, {"wait_s": 5.0, "most_nodes": 8}, None) == (2, 2)
+    assert moves(None, {"wait_s": 5.0, "most_nodes": 4}, None) == (2, 2)
     assert moves(None, {"most_nodes": 8}, None) == moves(None, {"wait_s": 5.0}, None) == (2, 0)
 
 

@@ -186,8 +186,7 @@ class Rounds:
                 continue
             for reduction in round.reductions:
                 if reduction.leaving == nodes:
-                    limit_s = self.state.now_s() - reduction.began_s + within_s
-                    round.limit_s = min(round.limit_s, limit_s)
+                    round.limit_s = self.state.now_s() - reduction.began_s + within_s
         self.poll()
 
     def target(self, job: JobRecord) -> int | None:
