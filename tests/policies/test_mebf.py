@@ -104,6 +104,15 @@ def test_backfilling_takes_the_smallest_and_never_delays_the_head() -> None:
     assert found == [("start", "extra", 1), ("start", "inside", 2)]
 
 
+def test_what_the_head_leaves_over_is_taken_once() -> None:
+    # six of the eight nodes that there are then are kept for the head
+    ends, head = running("ends", 4), waiting("head", 6, 6)
+    late = [waiting(id, 2, 2, 500.0) for id in "ab"]
+    assert acts(ask(ends, head, *late, idle=4)) == [("start", "a", 2)]
+    grow = [running(id, 1, 500.0, max_nodes=3) for id in "ab"]
+    assert acts(ask(ends, *grow, head, idle=4)) == [("expand", "a", 3)]
+
+
 def test_a_backfilled_job_gets_fewer_nodes_where_only_these_delay_nobody() -> None:
     until_s = running("r", 10, 50.0, kind="rigid")
     found = acts(ask(until_s, waiting("head", 12, 12), waiting("long", 1, 4, 500.0), idle=4))
