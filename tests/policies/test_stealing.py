@@ -246,6 +246,14 @@ def test_a_running_job_below_its_minimum_takes_a_node_from_a_malleable_one() -> 
     assert acts(ask(hurt, poor)[0]) == [], "the other one has its minimum only, and is not smaller"
 
 
+def test_whoever_waits_is_behind_a_running_job_that_still_lacks_nodes() -> None:
+    later = JobView(id="later", kind="rigid", min_nodes=1, max_nodes=1, submit_s=5.0, remaining_s=10.0)
+    decision, _ = ask(running("hurt", 1, lo=4, hi=4), later, idle=1)
+    assert acts(decision) == [("expand", "hurt", 2)]
+    (hold,) = [a for a in decision.actions if isinstance(a, Hold)]
+    assert (hold.job, hold.reason.code) == ("later", ReasonCode.BEHIND_HEAD), "nothing is promised to it"
+
+
 def test_a_malleable_job_that_has_outlived_its_time_gives_a_node_and_goes_on() -> None:
     hurt = running("hurt", 3, lo=4, hi=4)
     late = running("late", 3, kind="malleable", remaining_s=0.0)
