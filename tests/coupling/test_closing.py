@@ -106,6 +106,49 @@ async def test_steps_that_come_while_their_worker_is_emptied_go_to_the_next_one(
 
 
 @live(workers=2, timeout=60)
+async def test_a_step_that_was_moved_to_the_worker_that_it_is_sent_to_then_stays_there(c, s, a, b):
+    rt = await dask_hpc.install(c)
+    flow = await rt.couple("heat", FIELDS)
+    await flow.analyse(lambda ds: ds["T"].values[:, 0, 0].tolist(), name="both", window=2)
+    values = flow.results("both", timeout=30)
+    async with producers(s, (0, 8)) as made:
+        await opened(made)
+        there = (await flow.status())["workers"]
+        goes, stays = sorted((a, b), key=lambda worker: worker.address not in there)
+        assert await asked(made[0], "send", step=0) is True
+        await emptied(s, goes)
+        made[0].tell("send", step=1)
+        key = await until(lambda: next((k for k in goes.data if k.endswith("-1-0")), None), "it has come")
+        # stock could not move all at first, and has it go on for a moment
+        s.handle_worker_status_change("running", goes.address, "test")
+        await until(lambda: s.tasks[key].state == "memory", "it is a result")
+        data.stop_intake(s, [goes.address], "test")
+        assert await data.retire(s, [goes.address], "test") == {goes.address}
+        assert await told(made[0]) is True
+        assert await asked(made[0], "send", step=2) is True
+        assert [await anext(values) for _ in range(2)] == [(1, [0.0, 1.0]), (2, [1.0, 2.0])]
+    await flow.close()
+    await nothing_left(s, stays)
+
+
+@live(workers=2, timeout=60)
+async def test_a_step_that_nobody_can_send_again_is_moved_with_what_its_worker_holds(c, s, a, b, monkeypatch):
+    monkeypatch.setattr(of_worker, "Ring", full)
+    flow, values = await started(c)
+    async with producers(s, (0, 8)) as made:
+        goes, stays = await begun(made, flow, values, a, b)
+        # it has not heard yet that it is to be emptied
+        s.handle_worker_status_change("closing_gracefully", goes.address, "test")
+        assert await asked(made[0], "send", step=1) is True
+        assert await data.retire(s, [goes.address], "test") == {goes.address}
+        made[0].tell("close")
+        assert [each async for each in values] == [(1, 1.0)]
+        assert await told(made[0]) == "closed"
+    await flow.close()
+    await nothing_left(s, stays)
+
+
+@live(workers=2, timeout=60)
 async def test_a_step_that_goes_with_its_emptied_worker_is_sent_again_by_whoever_has_closed(c, s, a, b):
     flow, values = await started(c)
     async with producers(s, (0, 8)) as made:

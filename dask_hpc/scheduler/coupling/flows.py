@@ -44,8 +44,9 @@ _REMEMBERED = 100
 #: What a worker is told of blocks that nobody wants.
 _NOT_KEPT = {"kept": False, "room": 0}
 
-#: What makes awaited data a result of a worker: its address, the key, size and type (`Awaited.bring`).
-Bring = Callable[[str, Any, int, str], Literal["", "refused", "later"]]
+#: What makes awaited data a result of a worker: its address, the key, size and type, and whether it may be
+#: brought again (`Awaited.bring`).
+Bring = Callable[[str, Any, int, str, bool], Literal["", "refused", "later"]]
 
 
 class Flows:
@@ -263,7 +264,7 @@ class Flows:
 
     async def flow_whole(
         self, flow: str, turn: int, step: int, place: int, worker: str, nbytes: int, type_name: str,
-        layout: Layout | None,
+        layout: Layout | None, held: bool,
     ) -> dict[str, Any]:  # fmt: skip
         """A place has all its blocks of a turn: whether they are kept, and which turn it has to ask about.
 
@@ -273,6 +274,8 @@ class Flows:
             Who has them, their size, and the type of what holds them.
         layout
             Where they lie; None: where those of the last step of the place lay.
+        held
+            Whether its producers have all of them still, in slots of their rings.
         """
         found = self._by_id.get(flow)
         if found is None or (turns := found.turns) is None or found.failed or found.places[place] != worker:
@@ -290,7 +293,7 @@ class Flows:
             if left < 2:
                 # until all parts are there its values wait: the last one decides for the whole step
                 self.splits.aim(found, turn)
-            if not (answer := self._bring(worker, key, nbytes, type_name)):
+            if not (answer := self._bring(worker, key, nbytes, type_name, held)):
                 break
             if answer == "refused":
                 return _NOT_KEPT

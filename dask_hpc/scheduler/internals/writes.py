@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from distributed.comm import CommClosedError
+from distributed.core import Status
 from distributed.scheduler import ClientState, TaskState, Transition
 
 from dask_hpc.clock import epoch_s
@@ -124,10 +125,11 @@ def arrive(
 ) -> bool:
     """Make a task that waits for its data a result that a worker has; whether the worker can have it now.
 
+    One that is being emptied can: its results are moved.
     Who watches the scheduler sees the end of a task like others; that it was on the worker before is left
     out: nothing was sent, no slot taken. It is not run later either: when the data is lost, it waits again.
     """
-    if ws not in scheduler.running:
+    if ws.status not in (Status.running, Status.closing_gracefully):
         return False
     key = ts.key
     recommendations: dict[Any, Any] = {}

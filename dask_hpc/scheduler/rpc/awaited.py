@@ -89,7 +89,7 @@ class Awaited:
         -------
         dict
             ``refused``: keys that nobody awaits (any more); ``later``: keys that the worker cannot have now,
-            because it is paused or leaves, or because they are announced and not submitted yet.
+            because it is paused, or because they are announced and not submitted yet.
         """
         answer: dict[str, list[Any]] = {"refused": [], "later": []}
         if worker not in self._engine.scheduler.workers:
@@ -100,12 +100,19 @@ class Awaited:
                 answer[why].append(key)
         return answer
 
-    def bring(self, worker: str, key: Any, nbytes: int, type_name: str) -> NotYet:
-        """The same of one key; nothing: the worker has it. Runs once for each part of a step of a flow."""
+    def bring(self, worker: str, key: Any, nbytes: int, type_name: str, again: bool = False) -> NotYet:
+        """The same of one key; nothing: the worker has it. Runs once for each part of a step of a flow.
+
+        What may be brought `again` is, once a worker that is being emptied has gone: the others' is moved.
+        """
         scheduler = self._engine.scheduler
         ts, ws = scheduler.tasks.get(key), scheduler.workers.get(worker)
+        if ts is not None and ws in (ts.who_has or ()):
+            return ""  # it was moved there: refused, the worker would let go of it
         if ts is None or ts.state != "no-worker" or key not in self._awaited or ws is None:
             return "later" if key in self._announced else "refused"
+        if again and ws not in scheduler.running:
+            return "later"
         return "" if writes.arrive(scheduler, ts, ws, nbytes, type_name, _STIMULUS) else "later"
 
     def give_up(self, keys: Sequence[Any]) -> None:

@@ -22,6 +22,8 @@ class Step:
     #: Of each producer, and where they lie: field, begin and shape of each.
     blocks: dict[int, list[Block]] = field(default_factory=dict)
     layouts: dict[int, list[Any]] = field(default_factory=dict)
+    #: Whether all of them lie in slots of rings: their producers have them still.
+    held: bool = True
 
 
 @dataclass

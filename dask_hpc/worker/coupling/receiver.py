@@ -228,6 +228,7 @@ class Receiver:
             place.leave_out(number)
             return False
         step.blocks[rank], step.layouts[rank], producer.layout = blocks, layout, layout
+        step.held = step.held and message["slot"] is not None
         if step.blocks.keys() == place.members:
             place.steps.pop(number, None)
             task = asyncio.ensure_future(self._told(place, number, turn, step))
@@ -276,7 +277,7 @@ class Receiver:
         arguments = {
             "flow": place.flow, "turn": turn, "step": number, "place": place.number,
             "worker": place.worker, "nbytes": sizeof(bundle), "type_name": typename(Bundle),
-            "layout": None if layout == place.layout else layout,
+            "layout": None if layout == place.layout else layout, "held": step.held,
         }  # fmt: skip
         kept = False
         try:
