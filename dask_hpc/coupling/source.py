@@ -279,7 +279,7 @@ class Source:
                     raise CouplingError(
                         f"source {self.rank} of {self.name!r}: {why}, for {self.timeout_s:g} s"
                     )
-                await asyncio.sleep(again_s)
+                await asyncio.sleep(told.get("again_s", again_s))
                 again_s = min(again_s * _LATER, _AGAIN_MOST_S)
 
     async def _connected(self, told: Mapping[str, Any]) -> bool:

@@ -32,15 +32,24 @@ def full(*asked):
 
 
 @live(workers=1)
-async def test_producers_that_wait_for_a_flow_and_for_each_other_ask_once(c, s, a):
+async def test_producers_that_wait_for_a_flow_and_for_each_other_ask_twice(c, s, a):
     rt = await dask_hpc.install(c)
     join = of(s)._methods["flow_join"]
-    early = [asyncio.ensure_future(join("heat", n, 3, str(n), ["here"], within_s=30)) for n in range(2)]
-    for _ in range(5):
-        await asyncio.sleep(0)
-    assert not any(one.done() for one in early)
+
+    async def asking(ranks):
+        asked = [asyncio.ensure_future(join("heat", n, 3, f"{n}", ["here"], within_s=30)) for n in ranks]
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not any(one.done() for one in asked)
+        return asked
+
+    # of the last one nobody is left: it has no rank when the flow is there
+    early = await asking(range(3))
     flow = await rt.couple("heat", FIELDS)
-    late = await join("heat", 2, 3, "2", ["here"])
+    again = {"wait": "flow 'heat' was declared a moment ago", "again_s": 0}
+    assert await asyncio.gather(*early) == [again] * 3
+    early = await asking(range(2))
+    late = await join("heat", 2, 3, "started anew", ["here"])
     assert [told["worker"] for told in (*await asyncio.gather(*early), late)] == [a.address] * 3
     # who does not wait is told why
     assert "there is no flow 'none'" in (await join("none", 0, 1, "token", ["here"]))["wait"]

@@ -60,7 +60,7 @@ class Joining:
         self, name: str, rank: int, size: int, token: str, hosts: Sequence[str], before: str | None = None,
         lost: str | None = None, last: int | None = None, kept: Sequence[int] = (), within_s: float = 0.0,
     ) -> dict[str, Any]:  # fmt: skip
-        """Where the blocks of a producer go: ``{"wait": why}``, or all that it has to know.
+        """Where the blocks of a producer go, all that it has to know; or ``wait``: why it has to ask again.
 
         Parameters
         ----------
@@ -85,9 +85,14 @@ class Joining:
         until_s = loop.time() + min(within_s, _MOST_S)
         if before is not None:
             self._found(before)
+        waited = False
         while (flow := self._named(name)) is None:
+            waited = True
             if not await rung(self._bell, until_s - loop.time()):
                 return {"wait": f"there is no flow {name!r} (rt.couple declares one)"}
+        if waited:
+            # it may be gone by now, and would keep its rank from one that is started anew
+            return {"wait": f"flow {name!r} was declared a moment ago", "again_s": 0}
         flow.check()
         if flow.inside:
             raise CouplingError(f"flow {name!r} is that of a program on the cluster; declare another flow")
