@@ -41,8 +41,9 @@ T = TypeVar("T")
 #: How soon one asks again for what is not there yet, in seconds: later each time, up to a most; how long what
 #: was interrupted may take to end; and how many ranks a flow may have.
 _AGAIN_S, _LATER, _AGAIN_MOST_S, _ENDS_S, _RANKS = 0.05, 1.5, 2.0, 1.0, 2**20
-#: Slots of a ring in the place of another are so many times larger: blocks that grow may do so each step.
-_LARGER = 1.5
+#: Slots of a ring in the place of another are so many times larger, as blocks may grow each step; a worker
+#: that had no memory for a ring is asked again after so many seconds.
+_LARGER, _RING_AGAIN_S = 1.5, 10.0
 
 
 class Source:
@@ -102,8 +103,8 @@ class Source:
         self._loop = asyncio.SelectorEventLoop(selectors.PollSelector())
         self._comm: Any = None
         self._ring: RingEnd | None = None
-        #: Why there is no ring; None: none was asked for, or there is one.
-        self._no_ring: str | None = None
+        #: When the worker is asked for a ring: it had no memory for one, and may have by then.
+        self._ring_due_s = 0.0
         self._fields: dict[str, Field] = {}
         #: Id of the flow, once it is joined: another one of its name is not gone on with.
         self._flow: str | None = None
@@ -286,7 +287,7 @@ class Source:
         self._worker = told["worker"]
         self._fields = {one[0]: Field(one[0], tuple(one[1]), tuple(one[2]), one[3]) for one in told["fields"]}
         self._slots = told["slots"]
-        self._ring, self._no_ring = None, None
+        self._ring, self._ring_due_s = None, 0.0
         try:
             comm = await connect(self._worker, timeout=5, **self._security)
         except OSError:
@@ -333,7 +334,7 @@ class Source:
         self, step: int, told: list[dict[str, Any]], arrays: list[np.ndarray], again: bool = False
     ) -> bool:
         nbytes = needed_bytes(arrays)
-        if self._no_ring is None and (self._ring is None or self._ring.slot_bytes < nbytes):
+        if time.monotonic() >= self._ring_due_s and (self._ring is None or self._ring.slot_bytes < nbytes):
             await self._make_ring(nbytes)
         message: dict[str, Any] = {"op": "step", "step": step, "again": again, "slot": None, "data": None}
         slot = None
@@ -372,12 +373,12 @@ class Source:
         await self._comm.write({"op": "ring", "slots": self._slots, "nbytes": nbytes})
         answer = await self._comm.read()
         if "why" in answer:
-            self._ring, self._no_ring = None, answer["why"]
+            self._ring, self._ring_due_s = None, time.monotonic() + _RING_AGAIN_S
             return
         try:
             self._ring = RingEnd(answer["ring"])
-        except OSError as error:
-            self._ring, self._no_ring = None, str(error)
+        except OSError:  # the worker is on another host
+            self._ring, self._ring_due_s = None, float("inf")
         await self._comm.write({"opened": self._ring is not None})
 
     async def _leave(self) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import itertools
 import os
 import signal
 import time
@@ -14,7 +16,8 @@ from helpers import live
 from sources import Producer, asked, nothing_left, producers, told, whole
 
 import dask_hpc
-from dask_hpc.worker.coupling import ring
+from dask_hpc.coupling import source as source_of
+from dask_hpc.worker.coupling import receiver, ring
 
 
 def lies_in_a_ring(array):
@@ -37,6 +40,42 @@ async def test_a_block_is_copied_once_into_the_slot_that_its_analysis_reads(c, s
             assert (await anext(values), await told(made[0])) == ((step, float(step)), True)
             assert await anext(inside) == (step, True)
         assert await asked(made[0], "ways") == [3, 0]
+    await flow.close()
+    await nothing_left(s, a)
+
+
+@live(workers=1, timeout=60)
+async def test_a_worker_that_had_no_memory_for_a_ring_is_asked_again(c, s, a, monkeypatch):
+    asked_for: list[tuple] = []
+
+    def full(*told):
+        asked_for.append(told)
+        raise OSError("the memory of this host is full")
+
+    def elsewhere(told):
+        raise OSError("no such file")
+
+    flow, values = await started(c)
+    source = await asyncio.to_thread(dask_hpc.Source, "heat", s.address, timeout=20)
+    steps = itertools.count()
+
+    async def sent() -> tuple[int, int]:
+        step = next(steps)
+        assert await asyncio.to_thread(source.send, step, {"T": whole(step)}) is True
+        assert await anext(values) == (step, float(step))
+        return source.by_ring, source.by_comm
+
+    with monkeypatch.context() as patch:
+        patch.setattr(receiver, "Ring", full)
+        assert [await sent() for _ in range(2)] == [(0, 1), (0, 2)]
+        assert len(asked_for) == 1
+    monkeypatch.setattr(source, "_ring_due_s", time.monotonic())
+    with monkeypatch.context() as patch:
+        patch.setattr(source_of, "RingEnd", elsewhere)
+        assert (await sent(), source._ring_due_s) == ((0, 3), float("inf"))
+    monkeypatch.setattr(source, "_ring_due_s", time.monotonic())
+    assert await sent() == (1, 3)
+    await asyncio.to_thread(source.close)
     await flow.close()
     await nothing_left(s, a)
 
