@@ -1,4 +1,4 @@
-"""A worker that is closed as any other, amid steps: they are sent again, and who has left has left."""
+"""A worker that is closed as any other, amid steps or after them: they are sent again, or said to be lost."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from helpers import Gate, engine, live, through, until, within
 from sources import asked, nothing_left, producers, told
 
 import dask_hpc
-from dask_hpc.errors import CouplingError
+from dask_hpc.errors import CouplingError, NotProvided
 from dask_hpc.scheduler.coupling import flow as of_flow
 from dask_hpc.scheduler.internals import data
 from dask_hpc.wire import COUPLE
@@ -227,3 +227,44 @@ async def test_a_node_that_is_to_leave_gets_no_more_analyses_of_the_blocks_that_
         assert (await within(releasing))["released"] == {str(goes.name): [goes.name]}
     await flow.close()
     await nothing_left(s, stays)
+
+
+@live(workers=3, timeout=60)
+async def test_steps_that_were_kept_and_are_lost_are_not_waited_for(c, s, *workers):
+    rt = await dask_hpc.install(c)
+    flow = await rt.couple("heat", FIELDS)
+    made_of_them = []
+
+    async def keep(step, ds):
+        made_of_them.append(c.persist(ds["T"] + 1, workers=(await flow.status())["workers"]))
+
+    async def released(step):
+        (key,) = [key for key in s.tasks if str(key).endswith(f"-{step}-0")]
+        await until(lambda: s.tasks[key].state == "released", "of the step there is what is made of it")
+
+    async def closed(there):
+        await next(worker for worker in workers if worker.address in there).close()
+
+    await flow.on_step(keep)
+    async with producers(s, (0, 8)) as made:
+        await opened(made)
+        for step in range(4):
+            assert await asked(made[0], "send", step=step) is True
+        await until(lambda: len(made_of_them) == 4, "all are kept")
+        await released(0)
+        # its producer hears so
+        assert await asked(made[0], "send", step=4) is True
+        await closed((await flow.status())["workers"])
+        made[0].tell("send", step=5)
+        assert isinstance(await c.compute(made_of_them[0].sum()).exception(), NotProvided)
+        assert await told(made[0]) is True
+        await until(lambda: len(made_of_them) == 6, "the flow goes on")
+        assert await asked(made[0], "close") == "closed"
+        there = (await flow.status())["workers"]
+    # of a flow that is closed nobody asks any more
+    await flow.close()
+    await released(5)
+    await closed(there)
+    assert isinstance(await c.compute(made_of_them[5].sum()).exception(), NotProvided)
+    made_of_them.clear()
+    await nothing_left(s, *[worker for worker in workers if worker.status == Status.running])

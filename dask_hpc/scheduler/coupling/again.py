@@ -70,7 +70,8 @@ class Again:
 
     def _is_awaited(self, key: Any) -> bool:
         ts = self._scheduler.tasks.get(key)
-        return key in self._awaited and ts is not None and ts.state != "memory" and bool(ts.who_wants)
+        needed = ts is not None and ts.state != "memory" and (ts.who_wants or ts.waiters)
+        return key in self._awaited and bool(needed)
 
     def _lose_awaited(self, flow: Flow, turn: int, place: int, address: str) -> None:
         if self._is_awaited(flow.key(turn, place)):
@@ -85,6 +86,9 @@ class Again:
             why = "the last worker that had blocks of it was lost"
         flow.say("lost", turn=turn, reason=why)
         flow.bell.ring()
-        keys = [flow.key(turn, place) for place in range(len(flow.places))]
+        self.over(*[flow.key(turn, place) for place in range(len(flow.places))])
+
+    def over(self, *keys: Any) -> None:
+        """Nobody brings these any more."""
         # once the tasks are where the loss leaves them
         asyncio.get_running_loop().call_soon(self._give_up, keys)

@@ -345,17 +345,18 @@ class Flows:
         return not found.failed
 
     def _moved(self, key: Any, start: str, finish: str) -> None:
-        """What was there may be lost; or nobody wants it any more."""
+        """Nobody wants it any more; or what was there is lost, and somebody needs it."""
+        id, turn, place = key.rsplit("-", 2)
+        flow = self._by_id.get(id)
         if finish == "forgotten":
             self._watched.unwatch(key, self._moved)
-            id, turn, place = key.rsplit("-", 2)
-            if (flow := self._by_id.get(id)) is not None:
+            if flow is not None:
                 flow.forgotten(int(turn), int(place))
-        elif start == "memory" and finish == "released":
-            ts = self._scheduler.tasks.get(key)
-            id, turn, place = key.rsplit("-", 2)
-            flow = self._by_id.get(id)
-            if flow is not None and ts is not None and ts.who_wants:
+        elif finish == "no-worker":
+            # also after its step is done: who has kept the step, or what was computed of it, waits for it
+            if flow is None:
+                self._again.over(key)
+            elif flow.turns is not None and flow.turns.had(int(place), int(turn)):
                 self._again.lost(flow, int(turn), int(place))
 
     # ------------------------------------------------------------------- both

@@ -164,6 +164,10 @@ class Turns:
         found = self._taken.get(turn)
         return found is not None and place in found.whole
 
+    def had(self, place: int, turn: int) -> bool:
+        """The same, also of a turn that is forgotten, or will never be whole."""
+        return self.has(place, turn) if turn in self._taken else turn < self.given
+
     def left(self, place: int, turn: int) -> int:
         """How many places have not had all their blocks of a turn; 0 when this one is none of them."""
         found = self._taken.get(turn)
