@@ -17,6 +17,7 @@ from dask_hpc.scheduler.coupling import flow as of_flow
 from dask_hpc.scheduler.internals import data
 from dask_hpc.wire import COUPLE
 from dask_hpc.worker.coupling import receiver as of_worker
+from dask_hpc_policies.coupling import turns
 
 
 async def begun(made, flow, values, *workers):
@@ -229,8 +230,29 @@ async def test_a_node_that_is_to_leave_gets_no_more_analyses_of_the_blocks_that_
     await nothing_left(s, stays)
 
 
+@live(workers=2, timeout=60)
+async def test_a_step_is_lost_with_its_worker_where_one_of_its_producers_there_has_left(c, s, a, b):
+    flow, values = await started(c)
+    # the first and the last one have a worker in common
+    async with producers(s, (0, 3), (3, 6), (6, 8)) as made:
+        await opened(made)
+        place = (await flow.status())["workers"][0]
+        gone, stays = sorted((a, b), key=lambda worker: worker.address != place)
+        assert await asked(made[0], "send", step=0) is True
+        assert await asked(made[0], "close") == "closed"
+        made[1].tell("send", step=0)
+        assert await told(made[1]) is True
+        await gone.close()
+        # the last one may come back with its part, the first one does not
+        with pytest.raises(CouplingError, match=f"worker {place} was lost with blocks of it"):
+            await anext(values)
+    await flow.close()
+    await nothing_left(s, stays)
+
+
 @live(workers=3, timeout=60)
-async def test_steps_that_were_kept_and_are_lost_are_not_waited_for(c, s, *workers):
+async def test_steps_that_were_kept_and_are_lost_are_not_waited_for(c, s, *workers, monkeypatch):
+    monkeypatch.setattr(turns, "_REMEMBERED", 1)
     rt = await dask_hpc.install(c)
     flow = await rt.couple("heat", FIELDS)
     made_of_them = []
@@ -251,12 +273,15 @@ async def test_steps_that_were_kept_and_are_lost_are_not_waited_for(c, s, *worke
         for step in range(4):
             assert await asked(made[0], "send", step=step) is True
         await until(lambda: len(made_of_them) == 4, "all are kept")
-        await released(0)
-        # its producer hears so
+        for step in 0, 2:
+            await released(step)
+        # their producer hears so
         assert await asked(made[0], "send", step=4) is True
         await closed((await flow.status())["workers"])
         made[0].tell("send", step=5)
-        assert isinstance(await c.compute(made_of_them[0].sum()).exception(), NotProvided)
+        # of a few steps alone it is known that they were
+        for step in 0, 2:
+            assert isinstance(await c.compute(made_of_them[step].sum()).exception(), NotProvided)
         assert await told(made[0]) is True
         await until(lambda: len(made_of_them) == 6, "the flow goes on")
         assert await asked(made[0], "close") == "closed"

@@ -130,6 +130,14 @@ def test_producers_are_woken_once_the_last_of_them_is_there() -> None:
     assert rung == [3]
 
 
+def test_who_is_started_anew_sends_to_the_worker_of_the_one_before() -> None:
+    flow = Flow("heat", "id", (), 2, "wait", "client")
+    flow.admit(0, 2, "first", ["here"])
+    flow.ranks[0].place = 3
+    flow.admit(0, 2, "anew", ["here"])
+    assert flow.ranks[0].place == 3
+
+
 def test_producers_wait_for_the_first_worker_as_for_one_that_is_lost() -> None:
     async def check() -> None:
         there: dict[str, list[str]] = {}
