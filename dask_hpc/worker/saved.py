@@ -337,7 +337,7 @@ def load(copies: Sequence[AnyCopy]) -> Any:
         except Exception as error:
             note(away[-1], error)
     worker = get_worker()
-    event = {"block": copies[0].name, "error": "; ".join(problems)}
+    event = {"key": worker.get_current_task(), "block": copies[0].name, "error": "; ".join(problems)}
     worker.log_event(TOPIC, event | ({"unable": worker.address} if unable else {}))
     raise Reschedule
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import AsyncExitStack
 
 import numpy as np
 import pytest
+from distributed import wait
 from helpers import live, until
 from live_hosts import host, lose, records, repairs
 
@@ -112,3 +114,19 @@ async def test_a_version_that_is_made_again_is_no_newer_for_it(c, s, tmp_path, l
         assert await restored(c) == [2.0]
         assert await restored(c, version=1) == [1.0] * 4
         assert (len(older), len(newer)) == (4, 1)
+
+
+@pytest.mark.errors("is computed again: no copy is of use")
+@live(workers=0)
+async def test_what_was_restored_beside_it_keeps_no_result_from_being_computed_again(c, s):
+    """It is read from the same place, and what a worker says of that is about one of them."""
+    async with AsyncExitStack() as stack:
+        rt = await dask_hpc.install(c)
+        hosts = [await host(stack, s, name) for name in ("first", "second")]
+        value = c.submit(np.full, 100, 2.0, workers=[hosts[1].address], allow_other_workers=True)
+        await rt.checkpoint(value, "field", levels="L1")
+        back = await dask_hpc.restore("field", c)
+        await wait(back)
+        await lose(s, hosts[1])
+        assert (await asyncio.wait_for(value, 60))[0] == 2.0
+        assert of(s).commits.protected.recomputed

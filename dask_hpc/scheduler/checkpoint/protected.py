@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Set
+from collections.abc import Callable, Collection, Hashable, Mapping, Set
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -65,8 +65,6 @@ class Protected:
         self._remade = Remade(state)
         #: Keys of those that a version has: they are the same results as when they were written.
         self.in_versions = InVersions(self._copies)
-        #: Keys by the name of the newest copy: what workers say is about a copy.
-        self._keys: dict[str, Any] = {}
         #: What came back and is to be made as before.
         self._returned: set[Any] = set()
         #: Results that were read back, that were computed after all, and that are gone.
@@ -251,18 +249,20 @@ class Protected:
 
     def heard(self, topic: str, message: Any) -> None:
         """A worker says that no copy of a result is of use, or that itself can read none."""
-        if topic == saved.TOPIC and isinstance(message, dict) and isinstance(message.get("block"), str):
-            key = self._keys.get(message["block"])
-            if (one := self._of.get(key)) is not None:
+        if topic == saved.TOPIC and isinstance(message, dict):
+            key = message.get("key")
+            one = self._of.get(key) if isinstance(key, Hashable) else None
+            # it has other ones by now, or several have that one
+            if one is not None and one.copies[0].name == message.get("block"):
                 one.bad = str(message.get("error"))
                 if isinstance(unable := message.get("unable"), str):
                     self._elsewhere.failed(key, unable)
                 else:
                     self._elsewhere.drop(key)
 
-    def of(self, folder: str) -> list[Any]:
-        """Results that are read from a version."""
-        return [key for key, one in self._of.items() if any(copy.folder == folder for copy in one.copies)]
+    def of(self, folder: str) -> dict[Any, Any]:
+        """Results that are read from a version, and the copy of each there."""
+        return {key: copy for key, one in self._of.items() for copy in one.copies if copy.folder == folder}
 
     def _moved(self, key: Any, start: str, finish: str) -> None:
         one = self._of[key]
@@ -366,10 +366,6 @@ class Protected:
 
     def _have(self, key: Any, one: Result, copies: tuple[AnyCopy, ...]) -> None:
         """Have a result be read from other copies than before."""
-        if one.copies:
-            self._keys.pop(one.copies[0].name, None)
-        if copies:
-            self._keys[copies[0].name] = key
         self._uses.update([copy.folder for copy in copies])
         for copy in one.copies:
             self._uses[copy.folder] -= 1
