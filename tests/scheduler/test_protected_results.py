@@ -264,15 +264,18 @@ async def test_blocks_of_a_collection_are_found_again_by_their_keys(c, s, *worke
 
 
 @live(workers=2)
-async def test_what_cannot_be_written_is_left_out_and_the_rest_is_written(c, s, *workers, tmp_path):
+async def test_what_cannot_be_written_is_left_out_and_the_rest_is_written(c, s, *workers, tmp_path, caplog):
     with dask.config.set(EVERY | {"hpc.checkpoint.store": str(tmp_path)}):
         rt = await dask_hpc.install(c, "fcfs")
         async with rt.job("odd", nodes=2, protect=True):
-            futures = [*c.map(made, range(3)), c.submit(threading.Lock, pure=False)]
+            # no manifest could say whose it is
+            odd = c.submit(made, 3, key=("odd", float("inf")))
+            futures = [*c.map(made, range(3)), c.submit(threading.Lock, pure=False), odd]
             await wait(futures)
             await written(rt, 3)
             row = (await rt.status())["protected_jobs"][0]
-            assert row["unwritable_results"] == 1
+            assert row["unwritable_results"] == 2
+            assert caplog.text.count(f"{odd.key!r} of protected 'odd' cannot be written and is left out") == 1
             await wait(more := c.submit(made, 9))
             await written(rt, 4)
             del more

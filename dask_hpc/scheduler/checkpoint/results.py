@@ -107,8 +107,11 @@ class Results:
         new = [
             key
             for key in reads.writable(scheduler, self.wanted)
-            if key not in saved and key not in self.unwritable and keys_of.as_json(key) is not None
+            if key not in saved and key not in self.unwritable
         ]
+        # no manifest could say whose they are
+        self._leave_out({key for key in new if keys_of.as_json(key) is None})
+        new = [key for key in new if key not in self.unwritable]
         if not new:
             return None
         keys = [*old, *new]
@@ -131,15 +134,18 @@ class Results:
 
         That is what cannot be written, or what the last version had and somebody has removed.
         """
-        for key in unwritable - self.unwritable:
-            logger.warning("Result %r of protected %r cannot be written and is left out", key, self.name)
+        self._leave_out(unwritable)
         folders = {copy.folder for copy, _ in self.written.values()}
         removed = {folder for folder in folders if _is_removed(folder)}
         there = {key: kept for key, kept in self.written.items() if kept[0].folder not in removed}
-        self.unwritable |= unwritable
         self.written = there
         self.found = {key: kept for key, kept in self.found.items() if key in there or _in_memory(kept)}
         return bool(removed or unwritable)
+
+    def _leave_out(self, keys: Set[Any]) -> None:
+        for key in keys - self.unwritable:
+            logger.warning("Result %r of protected %r cannot be written and is left out", key, self.name)
+        self.unwritable |= keys
 
 
 def _is_removed(folder: str) -> bool:
