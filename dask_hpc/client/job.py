@@ -42,6 +42,10 @@ logger = logging.getLogger("dask_hpc")
 
 #: One long poll of `Job.wait`: short enough for any connection time-out.
 _POLL_S = 20.0
+#: An exception is held up no longer than this by the last version of a job whose cluster may end with it.
+_HELD_UP_S = 60.0
+#: What takes longer is said, in seconds.
+_SOON_S = 2.0
 
 
 class Job:
@@ -86,7 +90,7 @@ class Job:
         self._mark = 0
         self._opening = asyncio.Lock()
         #: Takes back what was interrupted; kept, since a loop does not keep its tasks.
-        self._withdrawing: asyncio.Future[None] | None = None
+        self._withdrawing: asyncio.Future[bool] | None = None
         #: Id on the scheduler; None before the job is opened.
         self.id: str | None = None
         #: Key of the task that declares it; None: no task does.
@@ -119,9 +123,11 @@ class Job:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._unannotate()
-        if kind is not None:
-            self.channel.end(self._cancel_after, kind, error)
-        self._close()
+        try:
+            if kind is not None:
+                self.channel.end(self._cancel_after, kind, error)
+        finally:
+            self._close()
 
     async def __aenter__(self) -> Self:
         await self._enter()
@@ -132,9 +138,11 @@ class Job:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._unannotate()
-        if kind is not None:
-            await self._cancel_after(kind, error)
-        self._close()
+        try:
+            if kind is not None:
+                await self._cancel_after(kind, error)
+        finally:
+            self._close()
 
     async def _enter(self) -> None:
         if self._opened and not self._closed and self._annotation is None:
@@ -201,15 +209,35 @@ class Job:
             client._send_to_scheduler({"op": op, "job": self.id, "token": self._token, **fields})
 
     async def _cancel_after(self, kind: type[BaseException], error: BaseException | None) -> None:
-        await self._cancel(f"an exception left its context: {kind.__name__}: {error}")
+        cancelled = await self._cancel(f"an exception left its context: {kind.__name__}: {error}")
+        if cancelled and self._spec.get("protect"):
+            await self._save_after()
 
-    async def _cancel(self, reason: str, id: str | None = None) -> None:
+    async def _save_after(self) -> None:
+        """Wait for the last version for a while, where the cluster may be the script's own, and end now."""
+        if getattr(self.channel.client_or_none, "cluster", None) is None:
+            return
+        try:
+            with suppress(TimeoutError):
+                await self._wait_for_results(stopwatch_s() + _SOON_S)
+                return
+            text = "Job %s: its last results are still being written, and waited for %g s more at most"
+            logger.warning(text, self.id, _HELD_UP_S)
+            await self._wait_for_results(stopwatch_s() + _HELD_UP_S)
+        except (OSError, DaskHPCError) as second:
+            # the user must see the first error
+            logger.warning("Job %s: its last results may be lost when the cluster ends: %s", self.id, second)
+
+    async def _cancel(self, reason: str, id: str | None = None) -> bool:
+        """Cancel it, if that can be; whether it is."""
         id = id or self.require_id()
         try:
             await ask_cancel(self.channel, id, reason)
+            return True
         except (OSError, DaskHPCError) as second:
             # the user must see the first error
             logger.warning("Job %s could not be cancelled: %s", id, second)
+            return False
 
     def is_called(self, job: str) -> bool:
         """Whether that is its id or its name."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from types import SimpleNamespace
+
 import dask
 import numpy as np
 import pytest
@@ -10,6 +13,7 @@ from helpers import Gate, live, until
 
 import dask_hpc
 from dask_hpc.checkpoint.store import Store
+from dask_hpc.client import job as of_job
 from dask_hpc.errors import JobCancelled, JobFailed
 
 #: No version is due before the end, and no tick comes in time to begin one.
@@ -167,3 +171,34 @@ async def test_after_an_uninstall_results_are_kept_for_nobody(c, s, *workers, tm
         gate.open()
         del futures
         await until(lambda: not s.tasks, "nobody has them")
+
+
+@pytest.mark.parametrize("held_up_s", [60.0, 0.0])
+@live(workers=2)
+async def test_an_error_waits_for_the_last_version_where_its_cluster_may_end_with_it(
+    c, s, *workers, tmp_path, gate, monkeypatch, caplog, held_up_s
+):
+    async def script(name):
+        async with rt.job(name, protect=True):
+            futures = c.map(made, range(4), key=name)
+            await wait(futures)
+            raise KeyError("of the user's own")
+
+    monkeypatch.setattr(of_job, "_SOON_S", 0.0)
+    monkeypatch.setattr(of_job, "_HELD_UP_S", held_up_s)
+    with dask.config.set(AT_END | {"hpc.checkpoint.store": str(tmp_path)}):
+        rt = await dask_hpc.install(c, "fcfs")
+        # the cluster of others goes on to write it
+        with pytest.raises(KeyError, match="of the user's own"):
+            await script("theirs")
+        assert "last results" not in caplog.text
+        monkeypatch.setattr(c, "cluster", SimpleNamespace())
+        running = asyncio.ensure_future(script("own"))
+        await until(lambda: "still being written, and waited for" in caplog.text, "it is said")
+        if held_up_s:
+            assert not running.done()
+            gate.open()
+        with pytest.raises(KeyError, match="of the user's own"):
+            await running
+        assert [one.complete for one in Store(tmp_path).versions("own")] == [True] * bool(held_up_s)
+        assert ("its last results may be lost" in caplog.text) == (not held_up_s)
