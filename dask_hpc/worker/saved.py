@@ -213,8 +213,8 @@ def read_held(copy: MemoryCopy, trusted: bool) -> Any:
         ) from None
 
 
-def _read_late(copies: Sequence[MemoryCopy], trusted: bool = True) -> Any:
-    """The value of copies whose hosts were away a moment ago, from the first of them that is back.
+def _read_late(copies: Sequence[Copy | MemoryCopy], trusted: bool = True) -> Any:
+    """The value of copies whose hosts or store were away a moment ago, from the first of them that is back.
 
     Other tasks of the worker go on meanwhile.
 
@@ -231,9 +231,9 @@ def _read_late(copies: Sequence[MemoryCopy], trusted: bool = True) -> Any:
         late = time.monotonic() >= deadline_s
         for copy in list(left):
             try:
-                return copy.read(trusted)
+                return copy.read(trusted) if isinstance(copy, MemoryCopy) else begin(copy.stored).result()()
             except Exception as error:
-                if not isinstance(error, _AWAY):
+                if not (isinstance(error, _AWAY) or _is_ours(copy, error)):
                     left.remove(copy)
                 if late or not left:
                     raise
@@ -293,22 +293,26 @@ def _answers(answer: Any, go_on: bool, last: bool) -> bool:
     return not last and wait_for(answer, max(_SOON_S, silence_s - soon_s))
 
 
-def load(copies: Sequence[AnyCopy]) -> Any:
+def load(copies: Sequence[AnyCopy], insists: bool = False) -> Any:
     """The task that brings a result back, from the first copy that is what was written.
 
     It never fails: when there is no such copy it says so to the scheduler, which knows what else to do, and
     gives itself back. So it does where it may be this worker alone that cannot read them. While a store hangs
     it keeps no other task from its worker, and the next copy is read; for the last one is waited. So it is,
-    for ``hpc.checkpoint.silence``, while hosts are away.
+    for ``hpc.checkpoint.silence``, while hosts are away, and for one that `insists`, while it cannot read the
+    store: no other worker can, either.
     """
     problems: list[str] = []
     unable = False
-    away: list[MemoryCopy] = []
+    away: list[Copy | MemoryCopy] = []
     late: dict[Future[Any], AnyCopy] = {}
 
     def note(copy: AnyCopy, error: Exception) -> None:
         nonlocal unable
-        unable = unable or _is_ours(copy, error)
+        ours = _is_ours(copy, error)
+        unable = unable or ours
+        if not isinstance(copy, SmallCopy) and (isinstance(error, _AWAY) or (insists and ours)):
+            away.append(copy)
         problems.append(f"{copy.name}: {type(error).__name__}: {error}")
         logger.warning("A copy of a result is of no use: %s", problems[-1])
 
@@ -322,8 +326,6 @@ def load(copies: Sequence[AnyCopy]) -> Any:
             late[answer] = copy
         except Exception as error:
             note(copy, error)
-            if isinstance(error, _AWAY) and isinstance(copy, MemoryCopy):
-                away.append(copy)
     while late:
         for heard in wait(late, return_when=FIRST_COMPLETED).done:
             copy = late.pop(heard)

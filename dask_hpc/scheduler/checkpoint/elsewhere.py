@@ -24,6 +24,8 @@ class Elsewhere:
         self._scheduler = state.scheduler
         #: By key the workers that have failed; and the lane of its task before it was aimed, while it is.
         self._failed: dict[Any, list[str]] = {}
+        #: Those that one of them goes on to try, as nobody else is there.
+        self._insisted: set[Any] = set()
         self._lanes: dict[Any, Lane | None] = {}
 
     def failed(self, key: Any, address: str) -> None:
@@ -45,6 +47,13 @@ class Elsewhere:
         tried = len(self._failed.get(key, ()))
         return 0 < tried < (_TRY if again else _TRY_HARD) and bool(self._others(key))
 
+    def insist(self, key: Any) -> bool:
+        """Whether one of those that have failed is to go on trying: once, for a store may come back."""
+        if key not in self._failed or key in self._insisted:
+            return False
+        self._insisted.add(key)
+        return True
+
     def moved(self, key: Any, finish: str) -> None:
         """A result is in another state: before it is placed its task is aimed at who has not failed."""
         if key not in self._failed:
@@ -56,11 +65,13 @@ class Elsewhere:
             self._aim_no_more(key)
             if finish == "memory":
                 del self._failed[key]
+                self._insisted.discard(key)
 
     def drop(self, key: Any) -> None:
         """It is not read any more, or its copies are other ones."""
         self._aim_no_more(key)
         self._failed.pop(key, None)
+        self._insisted.discard(key)
 
     def _aim_no_more(self, key: Any) -> None:
         if key in self._lanes:

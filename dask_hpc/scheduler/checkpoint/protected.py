@@ -291,8 +291,12 @@ class Protected:
         lineage.forgive(self._scheduler, key)
         if one.bad is None or one.lineage is None:
             return
-        if self._elsewhere.another(key, lineage.whole(self._scheduler, one.lineage)):
+        if self._elsewhere.another(key, again := lineage.whole(self._scheduler, one.lineage)):
             one.bad = None
+            return
+        if not again and self._elsewhere.insist(key):
+            one.bad = None
+            lineage.renew(self._scheduler, key, one.reading(key, insists=True))
             return
         again = lineage.fall_back(self._scheduler, key, one.lineage)
         what = "is computed again" if again else "is lost"

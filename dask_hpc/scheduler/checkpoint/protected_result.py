@@ -26,6 +26,6 @@ class Result:
     #: Why no copy is of use, once that is known.
     bad: str | None = None
 
-    def reading(self, key: Any) -> Task:
-        """The task that reads it."""
-        return Task(key, saved.load, list(self.copies))
+    def reading(self, key: Any, insists: bool = False) -> Task:
+        """The task that reads it (see `saved.load`)."""
+        return Task(key, saved.load, list(self.copies), insists)
