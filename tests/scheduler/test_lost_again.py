@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack
 
+import dask
 import numpy as np
 import pytest
 from distributed import wait
 from helpers import live, until
 from live_hosts import host, lose, records, repairs
+from losses import kill
+from saved import write_key
 
 import dask_hpc
 from dask_hpc.checkpoint.store import Store
@@ -114,6 +117,36 @@ async def test_a_version_that_is_made_again_is_no_newer_for_it(c, s, tmp_path, l
         assert await restored(c) == [2.0]
         assert await restored(c, version=1) == [1.0] * 4
         assert (len(older), len(newer)) == (4, 1)
+
+
+@pytest.mark.parametrize("tried", [True, False])
+@live(workers=0)
+async def test_what_was_opened_with_a_key_is_made_again_without_and_read_with_it(c, s, tmp_path, tried):
+    async with AsyncExitStack() as stack:
+        rt = await dask_hpc.install(c)
+        hosts = [await host(stack, s, name) for name in ("first", "second", "third")]
+        data = await step(c, 1.0, *hosts[:2])
+        key_file = write_key(tmp_path / "key")
+        with dask.config.set({"hpc.checkpoint.key-file": key_file}):
+            await rt.checkpoint(data, "field", levels=("L1", "L2"), services="encrypt")
+        (before,) = records(s)
+        del data
+        await until(lambda: not s.tasks, "it is in memory alone")
+        if tried:
+            without = await dask_hpc.restore("field", c)
+            await wait(without)
+            del without
+        back = await dask_hpc.restore("field", c, key_file=key_file)
+        await wait(back)
+        await lose(s, hosts[0])
+        await until(lambda: before not in records(s), "it is made again")
+        await until(lambda: "field" in repairs(s), "that is said")
+        assert repairs(s)["field"][:2] == (1, "whole")
+        await kill(s, [next(one for one in hosts[1:] if back[0].key in one.data)])
+        assert [float(values[0]) for values in await c.gather(back)] == [1.0, 1.0]
+        protected = of(s).commits.protected
+        assert protected.restored > 0
+        assert (protected.recomputed, protected.lost) == (0, 0)
 
 
 @pytest.mark.errors("is computed again: no copy is of use")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dask_hpc.checkpoint.describe import describe_results
@@ -312,14 +312,17 @@ class Held:
             return
         # all of it is what a client goes back to, also when some is nobody's result any more
         partly = self._is_last(version) and not set(version.keys) <= set(of_version)
-        if partly:
+        named = any(copy.key_file for copy in of_version.values())
+        if partly or named:
             try:
                 if await self._remake(folder):
                     return
             except (CheckpointError, OSError):
                 # rather all of it in a moment than a part of it now
-                if not last:
+                if not last or named:
                     raise
+            if named:
+                return  # who writes it anew has another key, or none
         plan, every = _again(version, keys)
         writing = Writing(self._scheduler, self._watched, plan, every, _HOLDER, 0.0)
         self._memory.again(folder)
@@ -362,10 +365,14 @@ class Held:
             raise
         if version := self._versions.pop(folder, None):
             self._versions[made] = version
-            there = set(self._protected.of(folder))
             copies = copies_of(self._memory.records[made.removeprefix(MEMORY)])
-            of_key = zip(version.keys, copies, strict=True)
-            self._protected.add({key: (copy, "object") for key, copy in of_key if key in there})
+            at = {(copy.array.path, copy.number): copy for copy in copies}
+            # several may have restored it, each with the key that they have named
+            there = {
+                key: replace(at[old.array.path, old.number], key_file=old.key_file)
+                for key, old in self._protected.of(folder).items()
+            }
+            self._protected.add({key: (copy, "object") for key, copy in there.items()})
             if made not in self._protected.folders():
                 self.drop([made])
         elif not self._kept.remade(folder, made):
