@@ -215,7 +215,9 @@ async def restored(
                     f"may have a later one: {error}",
                     stacklevel=2,
                 )
-    if newest_s is not None and (not records or newest_s >= held["created_s"]):
+    from_store = newest_s is not None and (not records or newest_s >= held["created_s"])
+    _say_what_is_lost(name, held, newest_s if from_store else held.get("created_s"))
+    if from_store:
         await _is_read(client, found.path, patience_s)
         opened = partial(open_checkpoint, found.path, allow_pickle=allow_pickle, key_file=key_file)
         made = on_cluster(client, await store_of.soon(opened))
@@ -231,6 +233,12 @@ async def restored(
         raise CheckpointError(f"{name!r} cannot be restored: {held['why']}; no store is named")
     made = on_cluster(client, await asyncio.to_thread(open_records, records, allow_pickle, key_file))
     return Restored(made, held["version"], held["bytes"], None)
+
+
+def _say_what_is_lost(name: str, held: Mapping[str, Any], restored_s: float | None) -> None:
+    """Say that what is restored, which was written then, is not the newest version that there was."""
+    if restored_s is not None and held.get("lost_s", restored_s) > restored_s:
+        warnings.warn(f"an older version of {name!r} is restored: {held['why']}", stacklevel=3)
 
 
 async def _is_read(client: Client, path: str, patience_s: float) -> bool:

@@ -149,6 +149,28 @@ async def test_what_was_opened_with_a_key_is_made_again_without_and_read_with_it
         assert (protected.recomputed, protected.lost) == (0, 0)
 
 
+@pytest.mark.errors("is lost: no copy is of use")
+@pytest.mark.parametrize("levels", ["L1", "L3"])
+@live(workers=0)
+async def test_who_gets_an_older_version_as_hosts_are_lost_is_told(c, s, tmp_path, levels):
+    async with AsyncExitStack() as stack:
+        rt = await dask_hpc.install(c, checkpoint_store=str(tmp_path))
+        hosts = [await host(stack, s, name) for name in ("first", "second")]
+        older = await step(c, 1.0, hosts[0])
+        await rt.checkpoint(older, "field", levels=levels)
+        newer = await step(c, 2.0, hosts[1])
+        await rt.checkpoint(newer, "field", levels="L1")
+        assert await restored(c) == [2.0]
+        await lose(s, hosts[1])
+        await until(lambda: of(s).commits.protected.lost or newer[0].key not in s.tasks, "it is lost")
+        told = "an older version of 'field' is restored: hosts that held version 2 of .* are lost"
+        with pytest.warns(UserWarning, match=told):
+            assert await restored(c) == [1.0]
+        # who asks for it knows that
+        assert await restored(c, version=1) == [1.0]
+        assert len(older) == 1
+
+
 @pytest.mark.errors("is computed again: no copy is of use")
 @live(workers=0)
 async def test_what_was_restored_beside_it_keeps_no_result_from_being_computed_again(c, s):

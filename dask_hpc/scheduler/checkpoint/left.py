@@ -135,8 +135,8 @@ class Left:
         -------
         dict
             ``records``, several of the results of a job, their ``bytes``, the ``version`` of the newest and
-            when it was written (``created_s``); or ``why`` none is known of, or can be read. None: there is
-            none.
+            when it was written (``created_s``); or ``why`` none is known of, or can be read, or not the last
+            one, which was written then (``lost_s``). None: there is none.
         """
         self._wanted.add(name)
         unseen = await self._looked()
@@ -148,9 +148,14 @@ class Left:
             # one that was made again meanwhile, as a host was lost, has another record
             if all(each.id in self._memory.records for each in known):
                 break
+        told: dict[str, Any] = {}
+        if not whole or whole[-1] is not known[-1]:
+            last = known[-1].manifest
+            lost = f"hosts that held version {last.version} of {name!r} in memory are lost"
+            told["why"] = f"{lost}, and so are those that held what stands for it"
+            told["lost_s"] = last.created_s
         if not whole:
-            lost = f"hosts that held version {known[-1].manifest.version} of {name!r} in memory are lost"
-            return {"records": [], "why": f"{lost}, and so are those that held what stands for it"}
+            return {"records": [], **told}
         newest = whole[-1]
         chosen = [each for each in whole if _run(each) == _run(newest) is not None] or [newest]
         for record in chosen:
@@ -161,6 +166,7 @@ class Left:
             "created_s": newest.manifest.created_s,
             "version": newest.manifest.version,
             "bytes": sum(record.manifest.bytes for record in chosen),
+            **told,
         }
 
     # ------------------------------------------------------------------ jobs
