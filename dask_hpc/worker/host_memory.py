@@ -141,8 +141,14 @@ class ManagerSection:
         """
         be_patient(Patience(*patience))
         if self._process is None:
-            self._process = HostProcess(MANAGER, TARGET, cluster, self._host, linger_s)
-            write_owner(self._process.folder, Owner(cluster, scheduler))
+            process = HostProcess(MANAGER, TARGET, cluster, self._host, linger_s)
+            try:
+                write_owner(process.folder, Owner(cluster, scheduler))
+            except BaseException:
+                # whose it is must be known to who comes after its scheduler
+                process.stop()
+                raise
+            self._process = process
         return await self._home(self._process, share)
 
     async def take(self, process: HostProcess, share: float) -> Home:

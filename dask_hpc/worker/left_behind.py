@@ -56,9 +56,12 @@ class Owner:
 def write_owner(folder: Path, owner: Owner) -> None:
     """Note whose the folder of a manager is."""
     path = folder / f"{_OWNER}.{os.getpid()}-{time.monotonic_ns()}"
-    path.touch(0o600)
-    path.write_text(json.dumps(asdict(owner)))
-    path.replace(folder / _OWNER)
+    try:
+        path.touch(0o600)
+        path.write_text(json.dumps(asdict(owner)))
+        path.replace(folder / _OWNER)
+    finally:
+        path.unlink(missing_ok=True)
 
 
 def read_owner(folder: Path) -> Owner | None:

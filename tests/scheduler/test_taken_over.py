@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import shutil
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -319,3 +321,25 @@ def test_encrypted_clusters_take_over_from_each_other_and_others_do_not(tmp_path
             xr.testing.assert_identical(await c.compute(back), field(2))
 
         after_it()
+
+
+@pytest.mark.errors("No space left on device")
+@live(workers=1)
+async def test_whose_a_manager_is_is_known_also_where_memory_was_full_at_first(c, s, a, monkeypatch):
+    """Else nobody would take over what it holds."""
+    rt, write = await dask_hpc.install(c), Path.write_text
+
+    def full(path, *args, **more):
+        if path.name.startswith("owner.json"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(path, *args, **more)
+
+    value = c.submit(np.arange, 3)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", full)
+        with pytest.raises(CheckpointError, match="No space left on device"):
+            await rt.checkpoint(value, "value", levels="L1")
+    await rt.checkpoint(value, "value", levels="L1")
+    (folder,) = folders()
+    assert read_owner(folder) == Owner(s.id, s.address)
+    assert not list(folder.glob("owner.json.*"))
