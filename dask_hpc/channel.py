@@ -60,6 +60,8 @@ _ERRORS: dict[str, type[Exception]] = {
         ValueError,
     )
 }
+#: A store that hangs is one of those that cannot be written to.
+_ERRORS["SilentStoreError"] = CheckpointError
 
 
 class OnChannel(Protocol):

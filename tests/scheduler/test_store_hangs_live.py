@@ -26,8 +26,8 @@ from dask_hpc.checkpoint.locks import Lock
 from dask_hpc.checkpoint.plan import Array, Written
 from dask_hpc.checkpoint.store import Store
 from dask_hpc.config import settings
-from dask_hpc.errors import UnknownCheckpoint
-from dask_hpc.scheduler.checkpoint import departing, reading
+from dask_hpc.errors import CheckpointError, UnknownCheckpoint
+from dask_hpc.scheduler.checkpoint import departing, jobs, reading
 from dask_hpc.scheduler.checkpoint.departing import Departing
 from dask_hpc.worker import saved
 from dask_hpc.worker.fetching import Patience
@@ -221,3 +221,18 @@ async def test_who_does_not_see_the_store_is_told_that_memory_may_not_have_the_n
     with pytest.raises(UnknownCheckpoint, match="this host has no such folder"):
         await dask_hpc.restore("other", c)
     away.rename(store)
+
+
+@pytest.mark.parametrize(("of_what", "name"), [(Store, "problem"), (jobs, "found_in")])
+@live(workers=1, config={"hpc.checkpoint.silence": "200 ms"})
+async def test_a_job_whose_store_hangs_is_not_begun(c, s, a, tmp_path, monkeypatch, of_what, name):
+    rt = await dask_hpc.install(c, checkpoint_store=str(tmp_path))
+    gate = Gate()
+    with monkeypatch.context() as patch:
+        patch.setattr(of_what, name, lambda *_: gate.wait())
+        with pytest.raises(CheckpointError, match=r"the store .* has not answered for 0.2 s"):
+            await asyncio.wait_for(rt.job("night", protect=True).activate(), 20)
+    gate.open()
+    job = await rt.job("night", protect=True).activate()
+    assert job.id == "night-2"
+    await job.cancel()

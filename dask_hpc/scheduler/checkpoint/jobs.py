@@ -23,7 +23,7 @@ from dask_hpc.checkpoint.names import checked_name
 from dask_hpc.checkpoint.plan import Plan
 from dask_hpc.checkpoint.services import chosen_services
 from dask_hpc.checkpoint.store import Store
-from dask_hpc.checkpoint.store_threads import in_store
+from dask_hpc.checkpoint.store_threads import Asked
 from dask_hpc.errors import CheckpointError
 from dask_hpc.scheduler.checkpoint.commit import Commit
 from dask_hpc.scheduler.checkpoint.commits import Commits
@@ -98,7 +98,8 @@ class ProtectedJobs:
             ) from None
         folder = self._state.settings.checkpoint_store
         crc32c(b"")  # says now that it is not installed
-        if folder is not None and (problem := await in_store(Store(folder).problem)) is not None:
+        ask = Asked(folder, self._state.settings.checkpoint_silence_s)
+        if folder is not None and (problem := await ask.soon(Store(folder).problem)) is not None:
             raise CheckpointError(problem)
         for id, one in list(self._of.items()):
             if (one.name, one.store) == (name, folder):
@@ -117,7 +118,7 @@ class ProtectedJobs:
         left.hold(name)
         try:
             if folder is not None:
-                made.results = await in_store(found_in, folder, name, resume, results.run)
+                made.results = await ask.soon(found_in, folder, name, resume, results.run)
             run, found = await left.results_of(name)
             made.results.take_up(run, found, resume)
         except BaseException:
