@@ -235,7 +235,8 @@ def memory_folder() -> Path:
 
     wanted = node_settings().node_memory_folder
     if wanted is not None:
-        return Path(wanted)
+        # what is there is known by it, as one path
+        return Path(os.path.abspath(wanted))
     shm = Path("/dev/shm")
     return shm if os.access(shm, os.W_OK) else Path(tempfile.gettempdir())
 

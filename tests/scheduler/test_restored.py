@@ -293,3 +293,13 @@ async def test_a_byte_that_has_changed_in_memory_is_never_another_value(c, s, a)
     assert (back.version, back.path, back.bytes > 24_000) == (1, None, True)
     with pytest.raises(CheckpointError, match=r"its checksum differs; restore a version of the store"):
         await back.made
+
+
+@live(workers=1)
+async def test_memory_is_read_also_where_its_folder_is_named_by_a_way_round(c, s, a, memory, monkeypatch):
+    monkeypatch.setenv("DASK_HPC__NODE__MEMORY_FOLDER", f"{memory}/../{memory.name}")
+    rt = await dask_hpc.install(c)
+    value = c.submit(np.arange, 3)
+    await rt.checkpoint(value, "value", levels="L1")
+    back = await dask_hpc.restore("value", c)
+    np.testing.assert_array_equal(await back, np.arange(3))
