@@ -291,3 +291,12 @@ def test_anything_in_place_of_anything_is_one_clear_error(version: Version, data
         verify(version)
     finally:
         Path(version.path, manifest.FILE).write_bytes(raw)
+
+
+@pytest.mark.parametrize("damaged", [(1, 2), (1, 2, 3)])
+def test_nothing_is_collected_while_fewer_versions_are_whole_than_are_to_stay(tmp_path, damaged):
+    for _ in range(3):
+        path = save(da.zeros(4, chunks=2), tmp_path).path
+    for number in damaged:
+        Path(path).with_name(f"00000{number}").joinpath("manifest.json").write_text("{}")
+    assert Store(tmp_path).collect(keep=2 if len(damaged) == 2 else 1) == []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 
 import pytest
 
@@ -55,3 +57,14 @@ def test_what_leads_elsewhere_or_was_edited_is_passed_over(tmp_path, home, caplo
     assert load(store) == []
     with pytest.raises(PermissionError, match="not a folder of this user alone"):
         save(store, good)
+
+
+def test_nothing_is_left_of_what_a_full_store_has_not_taken(tmp_path, monkeypatch):
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        save(str(tmp_path), Whereabouts("one", "tcp://10.0.0.9:8786", (HOME,)))
+    (folder,) = tmp_path.iterdir()
+    assert not list(folder.iterdir())

@@ -178,3 +178,24 @@ def test_actors_copies_elsewhere_and_what_inputs_of_shuffles_leave_are_not_writt
     scheduler: Any = SimpleNamespace(tasks={ts.key: ts for ts in tasks})
     found = spillable(scheduler, [*scheduler.tasks, "unknown"], ["a", "b"])
     assert found == {"a": ["one", "both"], "b": ["other"]}
+
+
+def test_a_tenth_of_the_time_that_is_left_is_for_what_comes_after(monkeypatch) -> None:
+    now, told = [100.0], []
+    state: Any = SimpleNamespace(
+        scheduler=SimpleNamespace(workers=["a"]), settings=settings({"spill": {"directory": "/x"}})
+    )
+    state.now_s = lambda: now[0]
+    departure: Any = SimpleNamespace(addresses=["a"], kept={}, last=True, deadline_s=120.0)
+
+    async def write(directory: str, keys: Any, leaving: Any, left_s: Any) -> dict[str, list[Any]]:
+        told.append(left_s())
+        now[0], departure.deadline_s = 105.0, 110.0
+        told.append(left_s())
+        return {"a": keys}
+
+    monkeypatch.setattr(departing.reads, "sole_keys", lambda *_: ["x"])
+    found = Departing(state, cast(Any, None), cast(Any, SimpleNamespace(unused=[])))
+    monkeypatch.setattr(found, "write", write)
+    assert not asyncio.run(found.leave(departure))
+    assert (told, departure.kept) == ([18.0, 4.0], {"a": ["x"]})

@@ -75,6 +75,17 @@ async def test_the_newest_run_stays_whole_unless_a_job_may_still_ask_for_all():
 
 
 @gen_test(timeout=10)
+async def test_what_is_newer_than_what_can_be_read_at_the_moment_stays():
+    """Its hosts may be back in a moment."""
+    versions = [version(id, float(at)) for at, id in enumerate("abcd")]
+    for away in versions[2:]:
+        away.readable = lambda there: False
+    left, memory = left_of(*versions)
+    await left._tidy("night")
+    assert set(memory.records) == set("bcd")
+
+
+@gen_test(timeout=10)
 async def test_results_are_those_of_the_newest_run_alone():
     left, _ = left_of(version("a", 1.0, "first"), version("b", 2.0, "second"), version("c", 3.0, "second"))
     with pytest.MonkeyPatch.context() as patch:

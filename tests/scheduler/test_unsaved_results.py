@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from dataclasses import replace
+from typing import Any, cast
 
 import dask
 import dask.array as da
@@ -19,6 +20,7 @@ from dask_hpc.checkpoint.opening import open_checkpoint
 from dask_hpc.checkpoint.store import Store
 from dask_hpc.errors import CheckpointError
 from dask_hpc.scheduler.checkpoint import protected_job
+from dask_hpc.scheduler.checkpoint.results import Results
 from dask_hpc.scheduler.rpc.service import of
 
 
@@ -107,3 +109,12 @@ async def test_results_do_not_replace_the_state_of_a_program(c, s, a, tmp_path, 
     assert [one.version for one in Store(tmp_path).versions("night")] == [1]
     assert caplog.text.count(text) == 2
     del future
+
+
+def test_each_try_of_a_last_version_comes_later_until_it_is_given_up():
+    job = protected_job.ProtectedJob("night", None, Results("night", "run"), cast(Any, None))
+    tries = []
+    while job.try_again(100.0):
+        tries.append(job.again_s)
+    assert tries == [105.0, 110.0, 120.0, 140.0, 180.0, 260.0]
+    assert job.ended
