@@ -331,3 +331,11 @@ def test_a_base_in_memory_is_none_and_the_disk_is_not_filled(tmp_path, monkeypat
         segments.reserve(20 * PAGE)
     assert segments.names() == []
     assert list(disk.linked(memory).glob("*.unused")) == []  # files that nobody needs went first
+
+
+def test_a_file_that_is_much_larger_is_not_used_again(tmp_path):
+    """It would have the room of many small ones."""
+    segments = Segments(str(tmp_path), 100 * PAGE)
+    segments.drop([segments.reserve(8 * PAGE)])
+    names = [segments.reserve(3 * PAGE), segments.reserve(4 * PAGE)]
+    assert [os.stat(segment_path(str(tmp_path), name)).st_size // PAGE for name in names] == [3, 8]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from distributed.utils_test import gen_test
@@ -20,7 +21,7 @@ from dask_hpc.scheduler.checkpoint.left import Left
 from dask_hpc.scheduler.checkpoint.results import Results
 from dask_hpc.worker import repairing
 from dask_hpc.worker.left_behind import LeftBehind
-from dask_hpc.worker.saved import MEMORY
+from dask_hpc.worker.saved import MEMORY, MemoryCopy
 
 
 def version(id, created_s=0.0, run=None, **extra):
@@ -120,6 +121,17 @@ def test_who_goes_on_from_a_run_is_of_that_run_so_that_the_next_one_finds_the_re
     job = Results("night", "in the store", written={"y": ("a copy", "object")})
     job.take_up("first", left, resume=True)
     assert (job.run, job.found) == ("in the store", left)
+
+
+def test_what_the_store_has_not_is_read_from_memory_also_after_a_version_is_whole():
+    there: Any = (MemoryCopy("0" * 32, *[None] * 4), "object")
+    gone, newer = ("a copy of the version before", "object"), ("a copy", "object")
+    job = Results("night", "first", found={"x": there, "y": gone, "z": gone})
+    with pytest.MonkeyPatch.context() as patch:
+        # copies have no numbers here
+        patch.setattr(of_results, "sorted", lambda items, key: items, raising=False)
+        job.wrote({"z": newer})
+    assert job.found == {"x": there, "z": newer}
 
 
 @gen_test(timeout=10)

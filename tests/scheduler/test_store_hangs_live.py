@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -217,6 +218,10 @@ async def test_who_does_not_see_the_store_is_told_that_memory_may_not_have_the_n
     told = r"version 1 of 'field' is restored from .* may have a later one: .* this host has no such folder"
     with pytest.warns(UserWarning, match=told):
         back = await dask_hpc.restore("field", c)
+    # who asks for it by its number wants no later one
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        back = await dask_hpc.restore("field", c, version=1)
     np.testing.assert_array_equal(await c.compute(back), np.ones(4))
     with pytest.raises(UnknownCheckpoint, match="this host has no such folder"):
         await dask_hpc.restore("other", c)
