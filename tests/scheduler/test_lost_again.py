@@ -182,6 +182,10 @@ async def test_what_was_restored_beside_it_keeps_no_result_from_being_computed_a
         await rt.checkpoint(value, "field", levels="L1")
         back = await dask_hpc.restore("field", c)
         await wait(back)
+        protected = of(s).commits.protected
+        await until(lambda: len(protected) == 2, "both are protected")
+        del back
+        await until(lambda: len(protected) == 1, "one is forgotten")
         await lose(s, hosts[1])
         assert (await asyncio.wait_for(value, 60))[0] == 2.0
-        assert of(s).commits.protected.recomputed
+        assert protected.recomputed == 1

@@ -124,10 +124,10 @@ async def test_what_no_worker_can_read_is_given_up(c, s, *workers, unable, tmp_p
 async def test_what_no_worker_can_read_just_now_and_nobody_make_is_waited_for(
     c, s, *workers, comes, unable, tmp_path, monkeypatch
 ):
-    errors, _ = unable
+    errors, tried = unable
     gate, late = Gate(), saved._read_late
     monkeypatch.setattr(saved, "_read_late", lambda *args: gate.wait() or late(*args))
-    monkeypatch.setattr(saved, "patience", lambda: Patience(0.2 if errors else 30.0, 0.2))
+    monkeypatch.setattr(saved, "patience", lambda: Patience(0.2 if comes == "a worker" else 30.0, 0.2))
     rt = await dask_hpc.install(c)
     data = await c.scatter([np.full(10, n) for n in range(6)], workers=[workers[0].address], hash=False)
     await rt.checkpoint(data, "all", store=tmp_path)
@@ -137,9 +137,12 @@ async def test_what_no_worker_can_read_just_now_and_nobody_make_is_waited_for(
     async with AsyncExitStack() as stack:
         if comes == "a worker":
             await stack.enter_async_context(Worker(s.address, nthreads=1))
+            gate.open()
         else:
+            before = tried.total()
+            gate.open()
+            await until(lambda: tried.total() > before, "in vain at first")
             errors.clear()
-        gate.open()
         values = await asyncio.wait_for(c.gather(data), 30)
         assert [value[0] for value in values] == [*range(6)]
         assert counts(s) == (6, 0, 0)
