@@ -310,9 +310,10 @@ class SafeScaling(WithRuntime, Sizes):
             self._stuck[pool].set()
             await asyncio.sleep(_AGAIN_S)
 
-    async def _open(self) -> None:
+    async def _open(self, again: bool = False) -> None:
         """Start and close workers as specified; what cannot be started is said, and asked for no more.
 
+        With `again` it is as wanted as before: whoever calls it asks again.
         It goes on when the caller is cancelled: others wait for the same task, and a worker whose closing is
         cut off never ends.
         """
@@ -325,7 +326,8 @@ class SafeScaling(WithRuntime, Sizes):
             for spec in failed:
                 self.worker_spec.pop(spec, None)
                 self.workers.pop(spec).status = Status.failed
-            self._want_no_more(pools)
+            if not again:
+                self._want_no_more(pools)
             self._not_started(pools)
 
     def _not_started(self, pools: Iterable[str]) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import dask
 import dask_jobqueue.config
 import pytest
+from fake_slurm import pretending
 from private_slurm import PrivateSlurm, missing
 
 
@@ -35,3 +37,10 @@ def cluster(slurm: PrivateSlurm) -> Iterator[PrivateSlurm]:
     """The same for one test, with an empty queue before and after it."""
     yield slurm
     slurm.cancel_all()
+
+
+@pytest.fixture
+def fakes(tmp_path: Path) -> Iterator[Callable[[str, str], None]]:
+    """A function that puts a script in the place of one of Slurm's commands."""
+    with pretending(tmp_path) as fake:
+        yield fake

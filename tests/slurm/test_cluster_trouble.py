@@ -7,57 +7,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import Counter, deque
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import dask
 import pytest
-from distributed import Worker
+from fake_slurm import OPTIONS, SUBMIT, ending, row, submitted, with_worker
 from helpers import engine
 from outside import until
 
 import dask_hpc
 from dask_hpc.deploy.slurm import reconcile
 
-OPTIONS = {
-    "cores": 1,
-    "memory": "1 GB",
-    "interface": "lo",
-    "silence_logs": False,
-    "scheduler_options": {"dashboard_address": ":0"},
-}
-#: Numbers the jobs; none of them ever runs.
-SUBMIT = 'echo x >> "$0.asked"; echo "Submitted batch job $(wc -l < "$0.asked")"'
-
 #: Of two jobs.
 STATES = ((1, "CONFIGURING"), (2, "PENDING"))
-
-
-@pytest.fixture
-def fakes(tmp_path: Path, monkeypatch: Any) -> Iterator[Any]:
-    """A function that puts a command in the place of one of Slurm's."""
-    # nothing else is found, so that a Slurm of this machine is not either
-    monkeypatch.setenv("PATH", str(tmp_path))
-    for name in ("sleep", "wc"):
-        (tmp_path / name).symlink_to(f"/bin/{name}")
-
-    def fake(name: str, script: str) -> None:
-        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
-        (tmp_path / name).chmod(0o755)
-
-    fake("scancel", "exit 0")
-    with dask.config.set({"hpc.slurm.poll": "100 ms"}):
-        yield fake
-
-
-def submitted(folder: Path) -> int:
-    """How many jobs were asked for."""
-    path = folder / "sbatch.asked"
-    return len(path.read_text().split()) if path.exists() else 0
 
 
 @pytest.mark.errors("could not be started")
@@ -135,7 +99,7 @@ def test_a_job_of_which_slurm_did_not_hear_that_it_was_cancelled_is_cancelled_ag
 ) -> None:
     told = tmp_path / "scancel.told"
     fakes("sbatch", SUBMIT)
-    fakes("squeue", _row(1, "PENDING"))
+    fakes("squeue", row(1, "PENDING"))
     fakes("scancel", "echo 'Unable to contact slurm controller (connect failure)' >&2; exit 1")
     with dask_hpc.SLURMCluster(**OPTIONS) as made:
         made.scale(jobs=1)
@@ -145,13 +109,13 @@ def test_a_job_of_which_slurm_did_not_hear_that_it_was_cancelled_is_cancelled_ag
         fakes("scancel", 'echo "$@" >> "$0.told"')
         until(told.exists, "it is told again")
         assert set(told.read_text().split()) == {"1"}
-        fakes("squeue", _row(1, "CANCELLED"))
+        fakes("squeue", row(1, "CANCELLED"))
         until(lambda: not made._submitted, "Slurm has heard of it")
 
 
 def test_the_number_of_a_job_is_not_taken_from_what_a_site_has_sbatch_say(fakes: Any, tmp_path: Path) -> None:
     fakes("sbatch", f"echo You have used 17 of 40 hours; {SUBMIT}")
-    fakes("squeue", _row(1, "PENDING"))
+    fakes("squeue", row(1, "PENDING"))
     with dask_hpc.SLURMCluster(**OPTIONS) as made:
         made.scale(jobs=1)
         until(lambda: [job.job_id for job in made.workers.values()] == ["1"], "it is submitted")
@@ -160,36 +124,13 @@ def test_the_number_of_a_job_is_not_taken_from_what_a_site_has_sbatch_say(fakes:
         assert submitted(tmp_path) == 1
 
 
-def _row(number: int, state: str) -> str:
-    return f"printf '%s\\n' '{number}|{number}|x|root|{state}|1||2:00:00|2:00:00|1795201705|N/A|N/A|None|w'"
-
-
-def _ending() -> str:
-    """The first job ends sooner than a worker may be emptied and a successor come."""
-    now_s = int(time.time())
-    ends = f"RUNNING|1|n1|12:00:00|1:40|{now_s - 10}|{now_s - 10}|{now_s + 100}|None|w"
-    return f"printf '%s\\n' '1|1|x|root|{ends}'"
-
-
-def _with_worker(made: Any) -> Worker:
-    """The worker of the one job that a cluster has from now on."""
-    made.scale(jobs=1)
-    until(lambda: made.workers, "it is submitted")
-    (name,) = made.worker_spec
-
-    async def begin() -> Worker:
-        return await Worker(made.scheduler_address, name=name, nthreads=1)
-
-    return made.sync(begin)
-
-
 def test_a_job_that_goes_back_into_the_queue_waits_there_again(fakes: Any) -> None:
     fakes("sbatch", SUBMIT)
-    fakes("squeue", _row(1, "RUNNING"))
+    fakes("squeue", row(1, "RUNNING"))
     with dask_hpc.SLURMCluster(**OPTIONS) as made:
         made.scale(jobs=1)
         until(lambda: made.worker_spec and not made.queued, "it runs")
-        fakes("squeue", _row(1, "PENDING"))
+        fakes("squeue", row(1, "PENDING"))
         until(lambda: made.queued == set(made.worker_spec), "it waits, it has been preempted")
 
 
@@ -197,9 +138,9 @@ def test_a_job_that_slurm_does_not_know_any_more_is_replaced_when_its_worker_has
     fakes: Any, tmp_path: Path
 ) -> None:
     fakes("sbatch", SUBMIT)
-    fakes("squeue", _row(1, "RUNNING"))
+    fakes("squeue", row(1, "RUNNING"))
     with dask_hpc.SLURMCluster(**OPTIONS) as made:
-        worker = _with_worker(made)
+        worker = with_worker(made)
         fakes("squeue", "exit 0")
         looked = made.asked
         until(lambda: made.asked > looked + 3, "it is asked again")
@@ -210,9 +151,9 @@ def test_a_job_that_slurm_does_not_know_any_more_is_replaced_when_its_worker_has
 
 def test_a_rehearsal_gives_jobs_up_that_wait_before_others_and_knows_successors(fakes: Any) -> None:
     fakes("sbatch", SUBMIT)
-    fakes("squeue", "; ".join([_ending(), *(_row(number, "PENDING") for number in (2, 3, 4))]))
+    fakes("squeue", "; ".join([ending(), *(row(number, "PENDING") for number in (2, 3, 4))]))
     with dask_hpc.SLURMCluster(**OPTIONS) as made:
-        worker = _with_worker(made)
+        worker = with_worker(made)
         until(lambda: made.expiring and len(made.workers) == 2, "its successor is submitted")
         plan = made.scale(jobs=1, dry_run=True)
         assert plan == {"add": 0, "release": {}, "bytes": 0, "refused": {}}
@@ -232,9 +173,9 @@ def test_a_rehearsal_gives_jobs_up_that_wait_before_others_and_knows_successors(
 def test_nothing_is_left_of_a_job_whose_successor_is_not_wanted_any_more(fakes: Any, tmp_path: Path) -> None:
     fakes("sbatch", SUBMIT)
     fakes("scancel", 'echo "$@" >> "$0.told"')
-    fakes("squeue", f"{_ending()}; {_row(2, 'PENDING')}")
+    fakes("squeue", f"{ending()}; {row(2, 'PENDING')}")
     with dask_hpc.SLURMCluster(**OPTIONS) as made:
-        worker = _with_worker(made)
+        worker = with_worker(made)
         until(lambda: made.expiring and len(made.workers) == 2, "its successor is submitted")
         made.scale(jobs=0)
         until(lambda: not made.workers, "both have gone")
@@ -249,9 +190,9 @@ def test_a_successor_that_is_refused_is_not_asked_for_for_ever_and_once_more_whe
     fakes: Any, tmp_path: Path, adapts: bool
 ) -> None:
     fakes("sbatch", SUBMIT)
-    fakes("squeue", _ending())
+    fakes("squeue", ending())
     with dask_hpc.SLURMCluster(**OPTIONS) as made:
-        worker = _with_worker(made)
+        worker = with_worker(made)
         fakes("sbatch", 'echo x >> "$0.asked"; exit 1')
         until(lambda: submitted(tmp_path) == 4, "three were refused")
         if adapts:
@@ -265,7 +206,7 @@ def test_a_successor_that_is_refused_is_not_asked_for_for_ever_and_once_more_whe
         # who adapts asks again and again
         until(lambda: adapts or made._shrinking[""].done(), "nothing turns in a loop")
         fakes("sbatch", SUBMIT)
-        fakes("squeue", f"{_row(1, 'COMPLETED')}; {_row(8, 'PENDING')}")
+        fakes("squeue", f"{row(1, 'COMPLETED')}; {row(8, 'PENDING')}")
         made.sync(worker.close)
         until(lambda: submitted(tmp_path) == 8 and worker.name not in made.workers, "it is replaced")
 
@@ -274,8 +215,8 @@ def test_of_those_that_were_let_go_none_comes_again_for_a_job_whose_end_is_near(
     fakes: Any, tmp_path: Path
 ) -> None:
     fakes("sbatch", SUBMIT)
-    others = [_row(number, "PENDING") for number in range(2, 9)]
-    fakes("squeue", "; ".join([_ending(), *others]))
+    others = [row(number, "PENDING") for number in range(2, 9)]
+    fakes("squeue", "; ".join([ending(), *others]))
     with dask_hpc.SLURMCluster(**OPTIONS) as made:
         for jobs in range(1, 5):
             made.scale(jobs=jobs)
@@ -322,6 +263,43 @@ def test_an_adaptive_cluster_does_not_call_an_sbatch_that_fails_for_ever(
         assert caplog.text.count("could not be started") == 3
 
 
+#: Shows the jobs that it is asked for: the first four have ended, those that were asked for later wait.
+ENDED = """for option; do case "$option" in --jobs=*) ids="${option#--jobs=}";; esac; done
+IFS=,
+for id in $ids; do
+case "$id" in [1234]) state=COMPLETED;; *) state=PENDING;; esac
+echo "$id|$id|x|root|$state|1||2:00:00|2:00:00|1795201705|N/A|N/A|None|w"
+done"""
+
+
+@pytest.mark.errors("could not be started")
+@pytest.mark.parametrize(
+    ("adapts", "refusals", "asked"), [(False, 0, 8), (False, 1, 9), (False, 9, 7), (True, 9, 7)]
+)
+def test_for_jobs_that_end_together_one_is_asked_for_until_slurm_takes_it_and_then_the_others(
+    fakes: Any, tmp_path: Path, adapts: bool, refusals: int, asked: int
+) -> None:
+    fakes("sbatch", SUBMIT)
+    fakes("squeue", "; ".join(row(number, "RUNNING") for number in range(1, 5)))
+    with dask_hpc.SLURMCluster(**OPTIONS) as made:
+        workers = [with_worker(made, jobs) for jobs in range(1, 5)]
+        until(lambda: len(made._come) == 4, "all have come")
+        if adapts:
+            made.adapt(minimum=4, maximum=4, interval="20 ms")
+        refused = f'[ "$(wc -l < "$0.asked")" -le {4 + refusals} ] && exit 1'
+        fakes("sbatch", f'echo x >> "$0.asked"; sleep 0.3; {refused}; echo "Submitted batch job $$"')
+        fakes("squeue", ENDED)
+        looked = made.asked
+        until(lambda: submitted(tmp_path) >= asked, "it is asked again")
+        # those behind the first one do not wait for a look each
+        assert refusals or made.asked - looked < 4
+        looked = made.asked
+        until(lambda: made.asked > looked + 9, "it looks again")
+        assert (submitted(tmp_path), len(made.workers)) == (asked, 4 if refusals < 9 else 0)
+        for worker in workers:
+            made.sync(worker.close)
+
+
 def test_jobs_without_a_worker_are_in_a_row_only_until_one_has_a_worker() -> None:
     class Compared(reconcile.Reconciled):
         """Jobs a, b and c in one pool, without Slurm: a worker of a is there."""
@@ -340,13 +318,13 @@ def test_jobs_without_a_worker_are_in_a_row_only_until_one_has_a_worker() -> Non
         def _pool_of(self, spec: str) -> str:
             return ""
 
-        def _grow(self, pool: str) -> None:
+        def _grow(self, pool: str, most: float | None = None) -> None:
             """None comes in place of those that have ended."""
 
         def _job(self, pool: str) -> Any:
             return SimpleNamespace(log_directory=None)
 
-        async def _open(self) -> None:
+        async def _open(self, again: bool = False) -> None:
             """Nothing is submitted."""
 
     cluster: Any = Compared()

@@ -7,6 +7,7 @@ before as jobs have taken to come. After several in a row that never had a worke
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
@@ -60,6 +61,8 @@ class Reconciled(Pooled):
         #: Jobs of each pool that have ended without a worker since one has come, and when the last one did.
         self._failures: Counter[str] = Counter()
         self._failed_s = 0.0
+        #: Whether one job is asked for, and others once Slurm has taken it.
+        self._trying = False
         super().__init__(*args, **kwargs)
 
     async def _start(self) -> Any:
@@ -96,18 +99,34 @@ class Reconciled(Pooled):
         """How many jobs to ask for: an adaptive cluster asks for as many again, whatever becomes of them."""
         if self._adaptive is None or self._adaptive.state != "running" or pool != DEFAULT_POOL:
             del self._failures[pool]
-        elif self._failures[pool] >= FAILURES:
+        elif self._failures[pool] or self._trying:
             there = len(self._specs(pool))
-            if time.monotonic() <= self._failed_s + RETRY_S:
-                return min(jobs, there)
-            self._failures[pool] = FAILURES - 1
-            return min(jobs, there + 1)
+            if self._failures[pool] >= FAILURES and time.monotonic() > self._failed_s + RETRY_S:
+                self._failures[pool] = FAILURES - 1
+            may = self._failures[pool] < FAILURES and not self._trying
+            return min(jobs, there + may)
         return jobs
 
-    def _grow(self, pool: str) -> None:
+    def _grow(self, pool: str, most: float | None = None) -> None:
         # the successor of a job is wanted also where no more than there are were asked for
         if self._failures[pool] < FAILURES:
-            super()._grow(pool)
+            # after one that failed, one is tried
+            super()._grow(pool, 1 if most is None and self._failures[pool] else most)
+
+    async def _replace(self) -> None:
+        """Ask for what is missing: for one job of a pool, and for the others once Slurm has taken that."""
+        before = self._failures.copy()
+        self._trying = True
+        try:
+            for pool in self.pools:
+                self._grow(pool, 1)
+            await self._open(again=True)
+        finally:
+            self._trying = False
+        for pool in self.pools:
+            if self._failures[pool] == before[pool]:
+                self._grow(pool, math.inf)
+        await self._open()
 
     def _not_started(self, pools: Iterable[str]) -> None:
         self._failures.update(pools)
@@ -182,9 +201,7 @@ class Reconciled(Pooled):
         self._expiring = {spec: end_s for spec, end_s in self._expiring.items() if spec in self.worker_spec}
         self._come &= set(self.worker_spec)
         self._begun &= set(self.worker_spec)
-        for pool in self.pools:
-            self._grow(pool)
-        await self._open()
+        await self._replace()
         for pool in extended:
             await self._adjust(pool)
 
