@@ -26,6 +26,7 @@ import signal
 import time
 from contextlib import suppress
 from typing import Any
+from urllib.parse import urlsplit
 
 from distributed import Nanny
 from distributed.core import Status
@@ -120,20 +121,20 @@ class Agent:
         for task in self._tasks:
             task.cancel()
 
-    async def leave(self, within_s: float, why: str, insists: bool = False) -> None:
+    async def leave(self, within_s: float, why: str) -> None:
         """Have the worker emptied in at most `within_s` seconds; once is enough, unless time is cut.
 
-        Who `insists` asks a scheduler that does not answer now again as long as there is time.
+        A scheduler that is there and does not answer now is asked again as long as there is time.
         """
         deadline_s = time.monotonic() + within_s
         if self._leaving.locked() and deadline_s < self._deadline_s:
             # the scheduler hurries with what it is doing already
-            await self._leave_by(deadline_s, why, insists)
+            await self._leave_by(deadline_s, why)
             return
         async with self._leaving:
-            await self._leave_by(deadline_s, why, insists)
+            await self._leave_by(deadline_s, why)
 
-    async def _leave_by(self, deadline_s: float, why: str, insists: bool) -> None:
+    async def _leave_by(self, deadline_s: float, why: str) -> None:
         self._deadline_s = deadline_s
         address = await self._started(deadline_s)
         if self._left or address is None:
@@ -144,8 +145,8 @@ class Agent:
                 answer = await asyncio.wait_for(self._ask(address, within_s, why), within_s + 1.0)
                 break
             except (TimeoutError, OSError, DaskHPCError) as error:
-                busy = insists and not isinstance(error, DaskHPCError)
-                if not busy or within_s < _AGAIN_S or deadline_s > self._deadline_s:
+                busy = not isinstance(error, DaskHPCError) and within_s >= _AGAIN_S
+                if not busy or deadline_s > self._deadline_s or await self._is_gone():
                     text = "Worker %s was not emptied (%s): %s"
                     logger.warning(text, address, why, str(error) or repr(error))
                     return
@@ -184,6 +185,19 @@ class Agent:
         result: dict[str, list[str]] = answered(answer)
         return result
 
+    async def _is_gone(self) -> bool:
+        """Whether nobody listens any more where the scheduler was: one that is busy takes connections."""
+        told = urlsplit(self.server.scheduler.addr)
+        try:
+            opening = asyncio.open_connection(told.hostname, told.port)
+            _, writer = await asyncio.wait_for(opening, _CONNECT_S)
+        except TimeoutError:
+            return False  # too many wait for it
+        except OSError:
+            return True
+        writer.close()
+        return False
+
     async def _wait_for_end(self, ends_s: float) -> None:
         margin_s = self.settings.walltime_margin_s
         # of a large job's agents, not all ask at the same moment
@@ -204,7 +218,7 @@ class Agent:
             else:
                 await asyncio.sleep(min(begins_s, asked_s - margin_s) - time.time())
                 if not self.is_ended:
-                    await self.leave(max(0.0, asked_s - margin_s - time.time()), "its walltime ends", True)
+                    await self.leave(max(0.0, asked_s - margin_s - time.time()), "its walltime ends")
                 return
             logger.info("The walltime of this worker ends %.0f s later than it did", asked_s - ends_s)
             ends_s = asked_s
@@ -243,7 +257,7 @@ class Agent:
 
     def noticed(self) -> None:
         """The batch system has said that the end is near."""
-        self._spawn(self.leave(self.settings.walltime_notice_s, "notice by SIGUSR1", True))
+        self._spawn(self.leave(self.settings.walltime_notice_s, "notice by SIGUSR1"))
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.ensure_future(work)

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -53,7 +54,7 @@ class _Told(Agent):
         self.told_s.append(await super()._end_now(known_s, timeout_s))
         return self.told_s[-1]
 
-    async def leave(self, within_s: float, why: str, insists: bool = False) -> None:
+    async def leave(self, within_s: float, why: str) -> None:
         self.leaves = True
 
 
@@ -122,6 +123,9 @@ def test_a_worker_that_is_being_emptied_asks_at_once_where_its_end_is_sooner_and
 class _Overtaken(_Emptied):
     """An agent whose scheduler has not answered the notice by the time that it is told of SIGTERM."""
 
+    async def _is_gone(self) -> bool:
+        return False
+
     async def _ask(self, address: str, within_s: float, why: str) -> dict[str, Any]:
         answer = await super()._ask(address, within_s, why)
         if why == "notice":
@@ -132,7 +136,7 @@ class _Overtaken(_Emptied):
 def test_who_has_more_time_than_was_said_since_then_does_not_ask_again() -> None:
     async def run() -> None:
         agent = _Overtaken()
-        ends = [asyncio.ensure_future(agent.leave(600.0, "notice", insists=True))]
+        ends = [asyncio.ensure_future(agent.leave(600.0, "notice"))]
         await until(lambda: agent.asked, "it is being emptied")
         ends.append(asyncio.ensure_future(agent.leave(5.0, "SIGTERM")))
         await until(lambda: len(agent.asked) > 1, "it has less time")
@@ -160,25 +164,46 @@ def test_after_sigterm_the_walltime_takes_no_time_from_a_worker_any_more() -> No
 
 
 class _Busy(_Emptied):
-    """An agent whose scheduler does not answer at first."""
+    """An agent whose scheduler does not answer at first; whether it has gone says `gone`."""
+
+    gone = False
 
     async def _ask(self, address: str, within_s: float, why: str) -> dict[str, Any]:
-        if len(self.asked) < 2:
+        if len(self.asked) < 1:
             self.asked.append(why)
             raise TimeoutError
         return await super()._ask(address, within_s, why)
 
+    async def _is_gone(self) -> bool:
+        return self.gone
 
-def test_a_scheduler_that_is_busy_is_asked_again_while_there_is_time_and_not_at_the_very_end() -> None:
+
+@pytest.mark.parametrize(
+    ("within_s", "gone", "times"), [(600.0, False, 2), (600.0, True, 1), (0.3, False, 1)]
+)
+def test_a_scheduler_that_is_busy_is_asked_again_while_there_is_time_and_it_is_there(
+    within_s: float, gone: bool, times: int
+) -> None:
     async def run() -> None:
-        agent = _Busy()
+        agent, nanny = _Busy(), object.__new__(Nanny)
+        agent.settings, agent.gone = Settings(kill_delay_s=within_s), gone
         agent.left.set()
-        await asyncio.wait_for(agent.leave(600.0, "SIGTERM"), 20)
-        assert (agent.asked, agent._left) == (["SIGTERM"], False)
-        await asyncio.wait_for(agent.leave(600.0, "its walltime ends", insists=True), 20)
-        assert (agent.asked, agent._left) == (["SIGTERM", *["its walltime ends"] * 2], True)
-        late = _Busy()
-        await asyncio.wait_for(late.leave(0.3, "its walltime ends", insists=True), 20)
-        assert late.asked == ["its walltime ends"]
+        _agents[nanny] = agent
+        await asyncio.wait_for(dask_teardown(nanny), 20)
+        assert agent.asked == ["it is being ended"] * times
+
+    asyncio.run(run())
+
+
+def test_a_scheduler_that_takes_connections_is_there_and_one_whose_port_is_closed_has_gone() -> None:
+    async def run() -> None:
+        hangs = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+        agent = Agent(None, Settings())
+        address = f"tcp://127.0.0.1:{hangs.sockets[0].getsockname()[1]}"
+        agent.server = SimpleNamespace(scheduler=SimpleNamespace(addr=address))
+        assert not await agent._is_gone()
+        hangs.close()
+        await hangs.wait_closed()
+        assert await agent._is_gone()
 
     asyncio.run(run())
