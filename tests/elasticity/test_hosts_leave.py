@@ -162,3 +162,31 @@ def test_workers_of_a_host_that_have_to_go_get_nothing_more_and_end_what_they_ex
             assert made.tally.twice() == []
 
     asyncio.run(run())
+
+
+def test_a_worker_that_retires_from_a_host_that_stays_ends_what_it_executes_or_stays_too() -> None:
+    async def run() -> None:
+        async with pairs(2) as made:
+            gate, here = Gate(), made.address(0)
+            busy = await made.held(4, gate)
+            done = await made.client.scatter([result_of(n) for n in range(8)], hash=False)
+            state = of(made.scheduler).engine.state
+            state.settings = state.settings.updated(shrink_deadline_s=0.5)
+            assert await asyncio.wait_for(made.client.retire_workers([here]), PATIENCE_S) == {}
+            assert "had not ended (hpc.shrink-deadline)" in "".join(made.cluster.refused.values())
+            assert made.scheduler.workers[here] in made.scheduler.running
+            state.settings = state.settings.updated(shrink_deadline_s=60.0)
+            retiring = asyncio.ensure_future(made.client.retire_workers([here]))
+            await until(lambda: made.scheduler.workers[here] not in made.scheduler.running, "it gets no more")
+            for _ in range(20):
+                await asyncio.sleep(state.settings.sweep_s)
+            assert not retiring.done()
+            gate.open()
+            assert list(await asyncio.wait_for(retiring, PATIENCE_S)) == [here]
+            assert made.names() == {"1", "2", "3"}
+            assert made.cluster.refused == {}
+            assert await made.client.gather(busy) == [0, 1, 2, 3]
+            assert await made.client.gather(done) == [result_of(n) for n in range(8)]
+            assert made.tally.twice() == []
+
+    asyncio.run(run())

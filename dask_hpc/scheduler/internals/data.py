@@ -11,6 +11,8 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, 
 from itertools import cycle
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from distributed.core import Status
+
 from dask_hpc.clock import stopwatch_s
 from dask_hpc.scheduler.internals import reads
 
@@ -48,6 +50,15 @@ def stop_intake(scheduler: Scheduler, addresses: Iterable[str], stimulus_id: str
         if address in scheduler.workers:
             scheduler.handle_worker_status_change(status, address, stimulus_id)
             message = {"op": "worker-status-change", "status": status, "stimulus_id": stimulus_id}
+            scheduler.worker_send(address, message)
+
+
+def take_again(scheduler: Scheduler, addresses: Iterable[str], stimulus_id: str) -> None:
+    """Have workers that were given no more, and stay, take tasks and data again, as stock has its own."""
+    for address in addresses:
+        if address in scheduler.workers and scheduler.workers[address].status == Status.closing_gracefully:
+            scheduler.handle_worker_status_change("running", address, stimulus_id)
+            message = {"op": "worker-status-change", "status": "running", "stimulus_id": stimulus_id}
             scheduler.worker_send(address, message)
 
 

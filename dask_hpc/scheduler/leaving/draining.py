@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 
 from dask_hpc.scheduler.core.engine import Engine
+from dask_hpc.scheduler.internals import data, reads
 from dask_hpc.scheduler.tables.nodes import Node
 from dask_hpc.wire import FOLLOWS_LOAD
 from dask_hpc_policies.decision import Reason, ReasonCode
@@ -30,6 +32,24 @@ async def drain(
         return [], refusal.text
     drained, why = await future
     return drained, why.text
+
+
+async def finish(engine: Engine, addresses: Collection[str]) -> list[str]:
+    """Have workers of nodes on which others stay get nothing new until what they execute, and shuffles, end.
+
+    Gives those on which something has not by `hpc.shrink-deadline`.
+    """
+    scheduler, state = engine.scheduler, engine.state
+    until_s = state.now_s() + state.settings.shrink_deadline_s
+    while busy := [
+        at for at in addresses if reads.keys_on(scheduler, at) or reads.shuffles_on(scheduler, at)
+    ]:
+        if state.now_s() >= until_s or engine.leaving:
+            break
+        # in every look: a worker that was paused may say that it takes tasks again
+        data.give_no_more(scheduler, addresses, "hpc-release")
+        await asyncio.sleep(state.settings.sweep_s)
+    return busy
 
 
 def why_retired(engine: Engine, nodes: list[Node], workers: int, cause: str = "") -> Reason:

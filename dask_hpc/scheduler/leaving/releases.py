@@ -16,7 +16,7 @@ from typing import Any
 from dask_hpc.scheduler.core.engine import Engine
 from dask_hpc.scheduler.internals import data, reads
 from dask_hpc.scheduler.leaving.choosing import NO_ROOM, Choice, Choosing
-from dask_hpc.scheduler.leaving.draining import drain, why_retired
+from dask_hpc.scheduler.leaving.draining import drain, finish, why_retired
 from dask_hpc.scheduler.leaving.pins import Pins
 from dask_hpc.scheduler.tables.nodes import Node
 from dask_hpc_policies.decision import Reason, ReasonCode
@@ -25,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 #: Options of stock's ``retire_workers`` that say how, not which.
 _HOW = ("close_workers", "remove", "stimulus_id")
+#: Why a worker stays that others of its node were to stay without.
+NOT_ENDED = "what one of its workers executes had not ended (hpc.shrink-deadline)"
 _WANTED = Reason(ReasonCode.USER_REQUEST, "it is wanted again")
 #: Empties a worker (by address) that will be gone in so many seconds, for that reason.
 Depart = Callable[[str, float, str], Awaitable[Any]]
@@ -220,6 +222,7 @@ class Releases:
         async with self.engine.kept_awake():
             await self._until_free(leaving)
             whole, others, stay = self._whole_nodes(leaving)
+            parts = {address: self.engine.state.nodes.at[address].id for address in others}
             groups = self._by_holder(whole)
             cause = how.get("stimulus_id", "")
             whys = [why_retired(self.engine, group, len(leaving), cause) for group in groups]
@@ -227,21 +230,25 @@ class Releases:
             drained: list[Node] = []
             self._leaving += groups
             try:
-                for group, (quiet, why) in zip(groups, await asyncio.gather(*drains), strict=True):
+                found, busy = await asyncio.gather(asyncio.gather(*drains), finish(self.engine, parts))
+                for group, (quiet, why) in zip(groups, found, strict=True):
                     drained += quiet
                     if why is not None and not quiet:
                         stay |= dict.fromkeys((node.id for node in group), why)
+                stay |= {parts[address]: NOT_ENDED for address in busy}
             finally:
                 self._leaving = [group for group in self._leaving if group not in groups]
             there = {node.id: set(node.workers) for node in drained}
-            addresses = [*others, *(address for node in drained for address in node.workers)]
+            addresses = [address for address in parts if address not in busy]
+            addresses += [address for node in drained for address in node.workers]
             retired: Any = {}
             try:
                 if addresses:
                     retired = await stock(workers=addresses, **how)
             finally:
                 stay |= {id: NO_ROOM for id, held in there.items() if not held <= set(retired)}
-                self._note(there.keys() - stay.keys(), stay)
+                data.take_again(self.scheduler, parts.keys() - set(retired), "hpc-release")
+                self._note({*there, *parts.values()} - stay.keys(), stay)
                 for node in drained:
                     self.engine.state.give([node], None)
                 self.engine.admission.scan(*self.engine.state.plain)
