@@ -317,18 +317,25 @@ class SafeScaling(WithRuntime, Sizes):
         It goes on when the caller is cancelled: others wait for the same task, and a worker whose closing is
         cut off never ends.
         """
+        known = set(self.worker_spec)
         try:
             await asyncio.shield(self._correct_state())
         except Exception as error:
-            failed = [spec for spec, worker in self.workers.items() if worker.status != Status.running]
+            known.update(self.workers)
+            failed = [spec for spec in self.worker_spec if spec in known and not self._has_begun(spec)]
             logger.error("%d of the workers could not be started: %s", len(failed), _first_line(error))
             pools = {self._pool_of(spec) for spec in failed}
             for spec in failed:
-                self.worker_spec.pop(spec, None)
-                self.workers.pop(spec).status = Status.failed
+                del self.worker_spec[spec]
+                if (worker := self.workers.pop(spec, None)) is not None:
+                    worker.status = Status.failed
             if not again:
                 self._want_no_more(pools)
             self._not_started(pools)
+
+    def _has_begun(self, spec: Any) -> bool:
+        worker = self.workers.get(spec)
+        return worker is not None and worker.status not in (Status.created, *ENDED)
 
     def _not_started(self, pools: Iterable[str]) -> None:
         """Some of these pools could not be started."""

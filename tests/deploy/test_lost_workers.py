@@ -1,4 +1,4 @@
-"""Workers of this machine that are killed, which are started anew, and that are interrupted, which stay."""
+"""Workers of this machine that are killed, which come again, are interrupted, which stay, or cannot start."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import asyncio
 import os
 import signal
 
-from distributed import Client
+import pytest
+from distributed import Client, Status
 from distributed.utils_test import gen_test
 from helpers import until
 
@@ -61,3 +62,21 @@ async def test_a_worker_goes_on_with_what_it_holds_when_whoever_has_started_it_i
         # and what its tasks start can be interrupted
         (handler,) = (await client.run(lambda: signal.getsignal(signal.SIGINT) == signal.SIG_IGN)).values()
         assert not handler
+
+
+@pytest.mark.errors("1 of the workers could not be started: NotADirectoryError")
+@gen_test(timeout=60, config={"distributed.worker.memory.pause": False})
+async def test_a_worker_that_cannot_be_made_is_given_up_and_none_that_is_there(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    async with dask_hpc.LocalCluster(**ONE, processes=False) as cluster:
+        (there,) = cluster.workers.values()
+        there.status = Status.paused
+        with monkeypatch.context() as patch:
+            patch.setitem(cluster.new_spec["options"], "local_directory", str(tmp_path / "file" / "folder"))
+            cluster.scale(2)
+            await until(lambda: len(cluster.worker_spec) == 1, "it is given up")
+        assert cluster.workers == {0: there}
+        assert there.status == Status.paused
+        there.status = Status.running
+        cluster.scale(2)
+        await until(lambda: len(cluster.scheduler.workers) == 2, "another one comes")

@@ -19,7 +19,9 @@ from outside import until
 
 import dask_hpc
 from dask_hpc.deploy.slurm import reconcile
+from dask_hpc.errors import SlurmError
 
+REFUSED = pytest.mark.errors("could not be started")
 #: Of two jobs.
 STATES = ((1, "CONFIGURING"), (2, "PENDING"))
 
@@ -52,6 +54,24 @@ def test_a_job_that_cannot_be_submitted_is_one_message_and_the_cluster_goes_on(
         fakes("sbatch", SUBMIT)
         made.scale(jobs=1)
         until(lambda: len(made.workers) == 1, "another one is submitted")
+
+
+def test_a_job_that_is_refused_as_somebody_waits_for_the_cluster_can_be_asked_for_again(
+    fakes: Any, tmp_path: Path
+) -> None:
+    async def run() -> None:
+        async with dask_hpc.SLURMCluster(**OPTIONS, asynchronous=True) as made:
+            made.scale(jobs=1)
+            with pytest.raises(SlurmError, match="sbatch failed"):
+                await made
+            fakes("sbatch", SUBMIT)
+            made.scale(jobs=1)
+            await made
+            assert [job.job_id for job in made.workers.values()] == ["1"]
+
+    fakes("sbatch", "exit 1")
+    fakes("squeue", row(1, "PENDING"))
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize(
@@ -194,7 +214,8 @@ def test_a_successor_that_is_refused_is_not_asked_for_for_ever_and_once_more_whe
     with dask_hpc.SLURMCluster(**OPTIONS) as made:
         worker = with_worker(made)
         fakes("sbatch", 'echo x >> "$0.asked"; exit 1')
-        until(lambda: submitted(tmp_path) == 4, "three were refused")
+        until(lambda: made._failures.total() == 3, "three were refused")
+        assert submitted(tmp_path) == 4
         if adapts:
             made.adapt(minimum=1, maximum=4, interval="20 ms")
         else:
@@ -272,9 +293,14 @@ echo "$id|$id|x|root|$state|1||2:00:00|2:00:00|1795201705|N/A|N/A|None|w"
 done"""
 
 
-@pytest.mark.errors("could not be started")
 @pytest.mark.parametrize(
-    ("adapts", "refusals", "asked"), [(False, 0, 8), (False, 1, 9), (False, 9, 7), (True, 9, 7)]
+    ("adapts", "refusals", "asked"),
+    [
+        (False, 0, 8),
+        pytest.param(False, 1, 9, marks=REFUSED),
+        pytest.param(False, 9, 7, marks=REFUSED),
+        pytest.param(True, 9, 7, marks=REFUSED),
+    ],
 )
 def test_for_jobs_that_end_together_one_is_asked_for_until_slurm_takes_it_and_then_the_others(
     fakes: Any, tmp_path: Path, adapts: bool, refusals: int, asked: int

@@ -78,6 +78,14 @@ class SLURMJob(stock.Job):
         except SlurmError:
             return None
 
+    async def start(self) -> None:
+        """Submit the job; one that is refused is over, whoever waits for it."""
+        try:
+            await super().start()
+        except BaseException:
+            self.status = Status.failed
+            raise
+
     async def _submit_job(self, script_filename: str) -> str:
         said = await commands.run("sbatch", script_filename, timeout_s=_SUBMIT_S, as_is=True)
         # stock takes the first number for that of the job, and sites have `sbatch` say other things before
