@@ -52,7 +52,11 @@ class SafeScaling(WithRuntime, Sizes):
 
     async def _start(self) -> Any:
         result = await super()._start()
-        self._install()
+        try:
+            self._install()
+        except Exception:
+            await self._close()  # nobody else has it to close
+            raise
         for pool in self._wanted:
             # it was asked for before there was anything to change
             cast(Any, self.loop).add_callback(self._adjust, pool)

@@ -80,3 +80,11 @@ async def test_a_worker_that_cannot_be_made_is_given_up_and_none_that_is_there(t
         there.status = Status.running
         cluster.scale(2)
         await until(lambda: len(cluster.scheduler.workers) == 2, "another one comes")
+
+
+@gen_test(timeout=60, config={"hpc.policy": "no-such-policy"})
+async def test_nothing_is_left_of_a_cluster_that_cannot_have_the_runtime():
+    cluster = dask_hpc.LocalCluster(**ONE, processes=False)
+    with pytest.raises(ValueError, match="unknown policy 'no-such-policy'"):
+        await cluster
+    assert (cluster.status, cluster.scheduler.status) == (Status.closed, Status.closed)
