@@ -78,7 +78,8 @@ class Agent:
         self._leaving = asyncio.Lock()
         #: When the worker has to be empty that is being emptied, on the clock of the machine.
         self._deadline_s = 0.0
-        self._left = False
+        #: Address of the worker that has left: its nanny may have started another one since.
+        self._left: str | None = None
         #: SIGTERM has come, or the like: the walltime takes no time from the worker any more.
         self.is_ended = False
 
@@ -137,7 +138,7 @@ class Agent:
     async def _leave_by(self, deadline_s: float, why: str) -> None:
         self._deadline_s = deadline_s
         address = await self._started(deadline_s)
-        if self._left or address is None:
+        if address is None or address == self._left:
             return
         while True:
             within_s = max(0.0, deadline_s - time.monotonic())
@@ -151,9 +152,9 @@ class Agent:
                     logger.warning(text, address, why, str(error) or repr(error))
                     return
             await asyncio.sleep(_AGAIN_S)
-        if self._left:
+        if self._left == address:
             return  # it was asked for twice, and that is said
-        self._left = True
+        self._left = address
         spilled = answer.pop("spilled", [])
         left = {what: keys for what, keys in answer.items() if keys}
         if spilled:

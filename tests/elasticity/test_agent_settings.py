@@ -85,13 +85,15 @@ def test_a_limit_that_is_extended_at_the_last_moment_keeps_a_worker(
 class _Emptied(Agent):
     """An agent whose worker is emptied when `left` is set: notes what the scheduler is asked for."""
 
+    address = "tcp://a"
+
     def __init__(self) -> None:
         super().__init__(None, Settings())
         self.asked: list[str] = []
         self.left = asyncio.Event()
 
     async def _started(self, deadline_s: float) -> str | None:
-        return "tcp://a"
+        return self.address
 
     async def _ask(self, address: str, within_s: float, why: str) -> dict[str, Any]:
         self.asked.append(why)
@@ -142,7 +144,7 @@ def test_who_has_more_time_than_was_said_since_then_does_not_ask_again() -> None
         await until(lambda: len(agent.asked) > 1, "it has less time")
         agent.left.set()
         await asyncio.wait_for(asyncio.gather(*ends), 20)
-        assert (agent.asked, agent._left) == (["notice", "SIGTERM"], True)
+        assert (agent.asked, agent._left) == (["notice", "SIGTERM"], "tcp://a")
 
     asyncio.run(run())
 
@@ -205,5 +207,18 @@ def test_a_scheduler_that_takes_connections_is_there_and_one_whose_port_is_close
         hangs.close()
         await hangs.wait_closed()
         assert await agent._is_gone()
+
+    asyncio.run(run())
+
+
+def test_a_worker_that_its_nanny_has_started_since_a_notice_is_emptied_as_well() -> None:
+    async def run() -> None:
+        agent = _Emptied()
+        agent.left.set()
+        await asyncio.wait_for(agent.leave(600.0, "notice"), 20)
+        agent.address = "tcp://b"
+        for _ in range(2):
+            await asyncio.wait_for(agent.leave(5.0, "SIGTERM"), 20)
+        assert agent.asked == ["notice", "SIGTERM"]
 
     asyncio.run(run())
