@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from departed import depart, spilling
-from elastic_clusters import shrinkable
+from elastic_clusters import Shrinkable, shrinkable
 from elastic_work import Gate, result_of, shuffled, through, until, within
 
 import dask_hpc
@@ -152,17 +154,26 @@ def test_data_that_is_moved_too_slowly_for_the_time_that_is_left_goes_to_disk(
     asyncio.run(run())
 
 
+@asynccontextmanager
+async def giving_up(made: Shrinkable, **settings: Any) -> AsyncIterator[tuple[str, Gate]]:
+    """A job that is giving one of its two nodes up: the address of that, and the gate of its tasks."""
+    runtime = await dask_hpc.install(made.client, lend_s=0, **settings)
+    gate = Gate()
+    async with runtime.job("fit", nodes=2, min_nodes=1, max_nodes=2) as job:
+        futures = await made.held(2, gate)
+        resize = asyncio.ensure_future(job.resize(1))
+        at = of(made.scheduler).engine.state.nodes.at
+        await until(lambda: any(node.reserved for node in at.values()), "one of them is drained")
+        yield next(address for address, node in at.items() if node.reserved), gate
+        await within(resize)
+        assert await within(made.client.gather(futures)) == [0, 1]
+    await job.wait(10)
+
+
 def test_a_worker_whose_node_is_given_up_anyway_finishes_what_it_executes_while_there_is_time() -> None:
     async def run() -> None:
         async with shrinkable(2) as made:
-            runtime = await dask_hpc.install(made.client, lend_s=0)
-            gate = Gate()
-            async with runtime.job("fit", nodes=2, min_nodes=1, max_nodes=2) as job:
-                futures = await made.held(2, gate)
-                resize = asyncio.ensure_future(job.resize(1))
-                at = of(made.scheduler).engine.state.nodes.at
-                await until(lambda: any(node.reserved for node in at.values()), "one of them is drained")
-                here = next(address for address, node in at.items() if node.reserved)
+            async with giving_up(made) as (here, gate):
                 leaving = asyncio.ensure_future(of(made.scheduler).departures.depart(here, 60.0, "its end"))
                 # as many looks as it would have needed to go
                 departing = of(made.scheduler).departures._under_way
@@ -172,10 +183,7 @@ def test_a_worker_whose_node_is_given_up_anyway_finishes_what_it_executes_while_
                 assert here in made.scheduler.workers
                 gate.open()
                 assert (await within(leaving))["executing"] == []
-                await within(resize)
-                assert await within(made.client.gather(futures)) == [0, 1]
-                assert made.tally.twice() == []
-            await job.wait(10)
+            assert made.tally.twice() == []
 
     asyncio.run(run())
 
@@ -273,22 +281,11 @@ def test_what_stock_could_not_move_in_time_is_copied_for_a_moment_at_least(
 
 def test_a_worker_whose_node_is_given_up_anyway_goes_when_its_time_is_over() -> None:
     async def run() -> None:
-        async with shrinkable(2) as made:
-            runtime = await dask_hpc.install(made.client, lend_s=0, shrink_deadline_s=3600)
-            gate = Gate()
-            async with runtime.job("fit", nodes=2, min_nodes=1, max_nodes=2) as job:
-                futures = await made.held(2, gate)
-                resize = asyncio.ensure_future(job.resize(1))
-                at = of(made.scheduler).engine.state.nodes.at
-                await until(lambda: any(node.reserved for node in at.values()), "one of them is drained")
-                here = next(address for address, node in at.items() if node.reserved)
-                try:
-                    left = await within(of(made.scheduler).departures.depart(here, 1.0, "its end"), 20.0)
-                finally:
-                    gate.open()
-                assert len(left["executing"]) == 1
-                assert await within(made.client.gather(futures)) == [0, 1]
-                await within(resize)
-            await job.wait(10)
+        async with shrinkable(2) as made, giving_up(made, shrink_deadline_s=3600) as (here, gate):
+            try:
+                left = await within(of(made.scheduler).departures.depart(here, 1.0, "its end"), 20.0)
+            finally:
+                gate.open()
+            assert len(left["executing"]) == 1
 
     asyncio.run(run())
