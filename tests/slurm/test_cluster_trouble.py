@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from fake_slurm import OPTIONS, SUBMIT, ending, row, submitted, with_worker
 from helpers import engine
+from helpers import until as soon
 from outside import until
 
 import dask_hpc
@@ -66,8 +67,7 @@ def test_a_job_that_is_refused_as_somebody_waits_for_the_cluster_can_be_asked_fo
                 await made
             fakes("sbatch", SUBMIT)
             made.scale(jobs=1)
-            await made
-            assert [job.job_id for job in made.workers.values()] == ["1"]
+            await soon(lambda: [job.job_id for job in made.workers.values()] == ["1"], "it is submitted")
 
     fakes("sbatch", "exit 1")
     fakes("squeue", row(1, "PENDING"))
