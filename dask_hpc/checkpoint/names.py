@@ -108,7 +108,7 @@ def checked_version(version: Any) -> int | None:
     Raises
     ------
     CheckpointValueError
-        When it is no number.
+        When it is no whole number, or less than 1.
     """
     number = numeric.whole(version)
     if version is None or (number is not None and number > 0):

@@ -142,10 +142,11 @@ class Lifecycle:
                 continue
             if job.is_default and self.state.plain:
                 self._plain_done(job)
-            elif job.closed and (key := self._awaited(job)) is None:
-                self._finish(job)
             elif job.closed:
-                job.reason = f"it waits for {key!r}, which another one makes that has submitted it, too"
+                if (key := self._awaited(job)) is None:
+                    self._finish(job)
+                else:
+                    job.reason = f"it waits for {key!r}, which another one makes that has submitted it, too"
 
     def _finish(self, job: JobRecord) -> None:
         if job.dropped:
