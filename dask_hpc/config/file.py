@@ -16,6 +16,7 @@ from dask_hpc.config.rows import find
 from dask_hpc.config.values import leaves
 from dask_hpc.errors import ConfigError
 from dask_hpc_policies.params import shown
+from dask_hpc_policies.registry import UniqueKeys
 
 #: Longer files are not read; with all settings and their comments they have a quarter of it.
 MOST_BYTES = 1 << 16
@@ -30,18 +31,8 @@ Mark = tuple[int, int, int]
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-class _Plain(_LOADER):  # type: ignore[misc]
+class _Plain(UniqueKeys, _LOADER):  # type: ignore[misc]
     """One for which the last of two values of a key does not hold unsaid."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> Any:
-        """The mapping that a node is."""
-        seen = set()
-        for key, _ in node.value:
-            name = key.value if isinstance(key, yaml.ScalarNode) else key
-            if name in seen:
-                raise yaml.YAMLError(f"line {key.start_mark.line + 1}: {name!r} is given twice")
-            seen.add(name)
-        return super().construct_mapping(node, deep)
 
 
 def mark(path: str) -> Mark | None:

@@ -247,18 +247,22 @@ def _read(path: Path) -> Mapping[str, Any]:
     return _parsed(text, str(path))
 
 
-class _Loader(yaml.SafeLoader):
-    """One that refuses a key that is given twice, of which the last would hold unsaid."""
+class UniqueKeys:
+    """Base before a loader of PyYAML: a key that is given twice is refused; the last would hold unsaid."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """The mapping that a node is."""
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> Any:
+        """The mapping that a node is; raises `yaml.MarkedYAMLError` for a key that is there already."""
         seen = set()
         for key, _ in node.value:
             name = key.value if isinstance(key, yaml.ScalarNode) else key
             if name in seen:
                 raise yaml.MarkedYAMLError(None, None, f"{name!r} is given twice", key.start_mark)
             seen.add(name)
-        return super().construct_mapping(node, deep)
+        return super().construct_mapping(node, deep)  # type: ignore[misc]
+
+
+class _Loader(UniqueKeys, yaml.SafeLoader):
+    """Reads policy files."""
 
 
 def _parsed(text: str, where: str) -> Mapping[str, Any]:

@@ -23,7 +23,7 @@ BAD = {
     "other sections": ("hpc: {tick: 2 s}\ndistributed: {}", "it holds {'hpc'"),
     "unknown": ("hpc: {lend: 9 s, tikc: 2 s}", "did you mean hpc.tick"),
     "no value of it": ("hpc: {lend: 9 s, tick: soon}", "hpc.tick is 'soon'; allowed: a duration"),
-    "a key twice": ("hpc:\n  lend: 9 s\n  lend: 8 s\n", "line 3: 'lend' is given twice"),
+    "a key twice": ("hpc:\n  lend: 9 s\n  lend: 8 s\n", "'lend' is given twice"),
     "no section": ("hpc: {checkpoint: 3, lend: 9 s}", "hpc.checkpoint is 3; allowed: a mapping"),
     "of a node": ("hpc: {lend: 9 s, node: {domain: rack-1}}", "cannot become rack-1 by an update"),
     "of the start": ("hpc: {lend: 9 s, policy: fcfs}", "cannot become fcfs by an update"),
