@@ -1,4 +1,4 @@
-"""Constants that no user needs to change, and tests do.
+"""Constants that no user needs to change.
 
 Rules of the file: a knob is a row, as a setting is, by the name under which the program reads it. The name
 in the row is a key below ``hpc``: configurations that set it are honoured (`dask_hpc.config`), but nothing
@@ -7,11 +7,9 @@ that is printed or shown offers it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Mapping
 
-from dask_hpc_policies.params import Duration, Int, Parameter, ParameterError, suggestion
+from dask_hpc_policies.params import Duration, Int, Parameter
 
 _DAY_S = 86_400.0
 #: More than this much is kept by no memory.
@@ -33,44 +31,3 @@ KNOBS: Mapping[str, Parameter] = {
     "decisions_keep": Int("decisions.keep", 2000, lo=0, hi=_MOST_KEPT,
         help="Latest decisions kept in memory."),
 }  # fmt: skip
-
-_overridden: dict[str, Any] = {}
-
-
-def value(name: str) -> Any:
-    """What a knob is now.
-
-    Raises
-    ------
-    ParameterError
-        When there is no knob of that name.
-    """
-    default = _row(name).default
-    return _overridden.get(name, default)
-
-
-@contextmanager
-def override(**values: Any) -> Iterator[None]:
-    """Have knobs at other values for a block: in this process, for what is made within it.
-
-    Raises
-    ------
-    ParameterError
-        For an unknown name or a value that is not allowed; nothing is changed then.
-    """
-    clean = {name: _row(name).validate(new) for name, new in values.items()}
-    before = dict(_overridden)
-    _overridden.update(clean)
-    try:
-        yield
-    finally:
-        _overridden.clear()
-        _overridden.update(before)
-
-
-def _row(name: str) -> Parameter:
-    if name not in KNOBS:
-        raise ParameterError(
-            f"there is no knob {name!r}; knobs are {', '.join(KNOBS)}{suggestion(name, KNOBS)}"
-        )
-    return KNOBS[name]

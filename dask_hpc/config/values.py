@@ -62,9 +62,8 @@ def _row(row: Parameter) -> Any:
 
 
 def _knob(name: str) -> Any:
-    # what it is when the settings are made: tests override it
     row = knobs.KNOBS[name]
-    return field(default_factory=lambda: knobs.value(name), metadata={"row": row, "knob": True})
+    return field(default=row.default, metadata={"row": row, "knob": True})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
