@@ -29,7 +29,14 @@ from dask_hpc.checkpoint.services import unwrapped
 from dask_hpc.checkpoint.store_threads import PATIENCE_S, begin, in_store, wait_for
 from dask_hpc.checkpoint.values import form, from_bytes
 from dask_hpc.errors import CheckpointError
-from dask_hpc.worker.fetching import ManagerAwayError, PartsAwayError, fetch, patience, remake
+from dask_hpc.worker.fetching import (
+    ManagerAwayError,
+    PartsAwayError,
+    fetch,
+    in_pieces,
+    patience,
+    remake,
+)
 from dask_hpc.worker.small import SmallCopy
 from dask_hpc.worker.values import Answers, Refused, read_values
 
@@ -157,9 +164,16 @@ class MemoryCopy:
         return await fetch(pool, self.home, [Range(str(written.pack), written.offset, written.nbytes)])
 
     async def _remade(self, pool: Any) -> np.ndarray:
-        assert self.group is not None
-        first = self.start + self.written.offset
-        return await remake(pool, self.group, self.blob, first, first + self.written.nbytes)
+        group, first = self.group, self.start + self.written.offset
+        assert group is not None
+        found = np.empty(self.written.nbytes, np.uint8)
+
+        async def piece(start: int, stop: int) -> None:
+            found[start:stop] = await remake(pool, group, self.blob, first + start, first + stop)
+
+        # all at once, it would take as many times its bytes as the group has hosts
+        await in_pieces(found.nbytes, piece, 2)
+        return found
 
     def _checked(self, content: np.ndarray) -> np.ndarray:
         if crc32c(content) != self.written.crc32c:

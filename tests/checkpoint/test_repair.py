@@ -25,7 +25,7 @@ from dask_hpc.checkpoint.repair import adoptions
 from dask_hpc.checkpoint.segments import read_segment
 from dask_hpc.checkpoint.values import to_bytes
 from dask_hpc.errors import CheckpointError
-from dask_hpc.worker import manager, parities
+from dask_hpc.worker import fetching, manager, parities, saved
 from dask_hpc.worker.fetching import all_of, ask
 from dask_hpc.worker.host_memory import fill, slots_bytes
 from dask_hpc.worker.keeping import domains_needed, keep
@@ -134,6 +134,33 @@ def test_one_host_after_the_other_is_lost_until_too_few_are_left(
                 await there.lose(home)
 
     asyncio.run(run())
+
+
+def test_a_large_result_of_a_lost_host_is_made_in_pieces(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    async def remake(pool: Any, group: Any, blob: int, start: int, stop: int) -> np.ndarray:
+        asked.append(stop - start)
+        return await fetching.remake(pool, group, blob, start, stop)
+
+    monkeypatch.setattr(fetching, "CHUNK", 1000)
+    monkeypatch.setattr(saved, "remake", remake)
+
+    async def run() -> None:
+        hosts = Hosts(folder)
+        await hosts.start(4)
+        async with await ConnectionPool() as pool:
+            record = await hosts.write(pool, Scheme("reed-solomon", 4))
+            await hosts.lose(record.homes[record.places[0]])
+            await check(pool, record)
+        for home in list(hosts.managers):
+            await hosts.lose(home)
+
+    asyncio.run(run())
+    # two blocks of two rows; all parts of a group are fetched for each
+    assert (sum(asked), max(asked)) == (2 * 2 * 700 * 8, 1000)
 
 
 def test_what_is_made_again_of_a_damaged_part_is_refused(folder: Path) -> None:
