@@ -76,7 +76,7 @@ def describe_labelled(obj: Any, name: str) -> tuple[Plan, list[Any]] | None:
         }
         if variable.chunks is not None:
             array = plan_array(path, variable.data)
-            documents |= array_files(array, _readable(attributes), variable.dims)
+            documents |= array_files(array, _readable(attributes, array), variable.dims)
             if array.dtype is None:
                 dtypes[path] = pickled(np.dtype(variable.dtype))
             arrays.append(array)
@@ -84,7 +84,7 @@ def describe_labelled(obj: Any, name: str) -> tuple[Plan, list[Any]] | None:
         else:
             array, content = _memory(path, variable)
             how = TEXT if array.encoding == "text" else stored(from_json(array.dtype))
-            documents[path] = metadata.single(array.shape, how, _readable(attributes), variable.dims)
+            documents[path] = metadata.single(array.shape, how, _readable(attributes, array), variable.dims)
             if content:
                 contents[metadata.chunk_path(path, len(array.shape))] = content
             told["memory"] = {"dtype": array.dtype, "shape": list(array.shape), "encoding": array.encoding}
@@ -152,14 +152,18 @@ def _dimensions(path: str, dims: Sequence[Any]) -> list[str]:
     return list(dims)
 
 
-def _readable(attributes: dict[str, Any]) -> dict[str, Any]:
-    """Attributes as xarray's reader of Zarr takes them: it has a form of its own for the value of gaps."""
+def _readable(attributes: dict[str, Any], array: Array) -> dict[str, Any]:
+    """Attributes as xarray's reader of Zarr takes them: it has a form of its own for the value of gaps, by
+    the type of the numbers, and opens nothing of a group with another one.
+    """
     found = dict(attributes)
     value = found.pop("_FillValue", None)
-    if isinstance(value, int) and not isinstance(value, bool):
-        found["_FillValue"] = value
-    elif isinstance(value, float):
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    kind = "" if array.dtype is None else from_json(array.dtype).kind
+    if number and kind == "f":
         found["_FillValue"] = base64.b64encode(struct.pack("<d", value)).decode()
+    elif number and (kind in "iu" or array.encoding == "int64") and value == value // 1:
+        found["_FillValue"] = int(value)
     return found
 
 

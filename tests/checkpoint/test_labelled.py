@@ -127,6 +127,23 @@ def test_plain_xarray_takes_a_fill_value_among_the_attributes_for_one(tmp_path: 
         identical(open_checkpoint(path), dataset)
 
 
+def test_plain_xarray_opens_a_dataset_whatever_type_a_fill_value_among_the_attributes_has(
+    tmp_path: Path,
+) -> None:
+    told = {
+        "f8": (2, [False, True, False]), "i4": (2.0, [False, True, False]), "u2": (0.5, [False] * 3),
+        "c16": (2, [False] * 3), "M8[ns]": (np.nan, [False] * 3), "m8[D]": (2, [False] * 3),
+        "U1": (1.0, [False] * 3), "?": (1, [False] * 3),
+    }  # fmt: skip
+    for number, (dtype, (fill, missing)) in enumerate(told.items()):
+        values = np.array([1, 2, 3]).astype(dtype)
+        for which, each in enumerate((values, da.from_array(values, chunks=2))):
+            dataset = xr.Dataset({"v": ("x", each, {"_FillValue": fill}), "w": ("x", da.ones(3))})
+            path = save(dataset, tmp_path, f"{number}-{which}").path
+            assert xr.open_zarr(path, chunks=None).v.isnull().values.tolist() == missing, dtype
+            assert str(open_checkpoint(path).v.attrs) == str(dataset.v.attrs)
+
+
 def missing_level() -> xr.Dataset:
     """An index of whole numbers with a gap, of which xarray itself makes a number."""
     levels = pd.MultiIndex.from_arrays([[1, 1, 2], [0, 1, None]], names=["u", "v"])
