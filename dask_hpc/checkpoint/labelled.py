@@ -61,6 +61,9 @@ def describe_labelled(obj: Any, name: str) -> tuple[Plan, list[Any]] | None:
     in_memory = 0
     multiple = _multi_indexes(dataset)
     of_multiple: dict[str, str] = {}
+    # before anything is read that is in a file; of text only its own length says
+    here = [each for path, each in dataset.variables.items() if each.chunks is None and path not in multiple]
+    _check_size(obj, sum(each.nbytes for each in here if each.dtype.kind not in "OT"))
     for path, variable in dataset.variables.items():
         if path in multiple:
             # its levels say all but these
@@ -95,11 +98,7 @@ def describe_labelled(obj: Any, name: str) -> tuple[Plan, list[Any]] | None:
             f"no variable of this {type(obj).__name__} has chunks: it is not on the cluster; give it some "
             "with chunk() and persist it"
         )
-    if in_memory > MOST_IN_MEMORY:
-        raise CheckpointValueError(
-            f"{in_memory} bytes of this {type(obj).__name__} are in this process; at most {MOST_IN_MEMORY} "
-            "may: give large variables chunks with chunk() and persist them"
-        )
+    _check_size(obj, in_memory)
     levels = {*multiple, *(level for each in multiple.values() for level in each)}
     extra |= {
         "variables": variables,
@@ -115,6 +114,14 @@ def describe_labelled(obj: Any, name: str) -> tuple[Plan, list[Any]] | None:
         top.setdefault("coordinates", " ".join(others))
     documents[""] = top
     return Plan(name, kind, tuple(arrays), files(documents) | contents, extra), keys
+
+
+def _check_size(obj: Any, in_memory: int) -> None:
+    if in_memory > MOST_IN_MEMORY:
+        raise CheckpointValueError(
+            f"{in_memory} bytes of this {type(obj).__name__} are in this process, or in files that it reads; "
+            f"at most {MOST_IN_MEMORY} may be: give large variables chunks with chunk() and persist them"
+        )
 
 
 def as_dataset(obj: Any) -> tuple[Any, str]:

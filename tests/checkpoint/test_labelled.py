@@ -14,9 +14,11 @@ import pytest
 import xarray as xr
 from saved import save
 
+from dask_hpc.checkpoint import labelled
 from dask_hpc.checkpoint.describe import describe
 from dask_hpc.checkpoint.opening import open_checkpoint
 from dask_hpc.checkpoint.verify import verify
+from dask_hpc.errors import CheckpointValueError
 
 DAYS = pd.date_range("2000-01-01", periods=6, freq="36h")
 
@@ -149,6 +151,21 @@ def missing_level() -> xr.Dataset:
     levels = pd.MultiIndex.from_arrays([[1, 1, 2], [0, 1, None]], names=["u", "v"])
     coordinates = xr.Coordinates.from_pandas_multiindex(levels, "x")
     return xr.Dataset({"a": ("x", da.arange(3))}, coordinates)
+
+
+def test_what_is_too_large_for_the_scheduler_is_refused_before_it_is_read_from_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(labelled, "MOST_IN_MEMORY", 1000)
+    both = xr.Dataset({"large": ("x", np.ones(200)), "text": ("y", np.array(["a"] * 150, object))})
+    both.to_zarr(tmp_path, consolidated=False, zarr_format=3)
+    found = xr.open_zarr(tmp_path, chunks=None, consolidated=False).assign(a=("x", da.ones(200)))
+    with pytest.raises(CheckpointValueError, match=r"^1600 bytes of this Dataset .*chunk\(\)"):
+        describe(found, "field")
+    assert not found.large.variable._in_memory
+    # a text takes four bytes beside its own, which no dtype says
+    plan, _ = describe(found.drop_vars("large"), "field")
+    assert sum(len(content) for path, content in plan.files.items() if "/c/" in path) == 4 + 150 * 5 + 4
 
 
 def over_two_coordinates() -> xr.Dataset:
