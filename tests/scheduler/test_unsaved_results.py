@@ -111,6 +111,27 @@ async def test_results_do_not_replace_the_state_of_a_program(c, s, a, tmp_path, 
     del future
 
 
+@live(workers=2)
+async def test_what_others_compute_of_an_earlier_run_stays_in_its_versions(c, s, *workers, tmp_path):
+    with dask.config.set({"hpc.checkpoint.store": str(tmp_path)}):
+        rt = await dask_hpc.install(c, "fcfs")
+        async with rt.job("night", nodes=2, protect=True) as job:
+            futures = c.map(np.arange, [1, 2], key=["a", "b"])
+        await job.wait()
+        del futures
+        await until(lambda: not s.tasks, "they are forgotten")
+        others = c.submit(np.arange, 3, key="a")
+        await others
+        async with rt.job("night", nodes=2, protect=True, resume=True) as job:
+            future = c.submit(np.arange, 4, key="c")
+        await job.wait()
+        found = open_checkpoint(Store(tmp_path).newest("night").path)
+        # also when the same name has come to mean something else
+        values = {key: len(value.compute(scheduler="sync")) for key, value in found.items()}
+        assert values == {"a": 1, "b": 2, "c": 4}
+        del others, future
+
+
 def test_each_try_of_a_last_version_comes_later_until_it_is_given_up():
     job = protected_job.ProtectedJob("night", None, Results("night", "run"), cast(Any, None))
     tries = []

@@ -101,7 +101,12 @@ class Results:
         states = reads.states(scheduler, {**self.wanted, **self.written})
         self.wanted = {key: None for key in self.wanted if key in states}
         self.unwritable &= states.keys()
-        old = {key: kept for key, kept in self.written.items() if key not in states or key in protected}
+        # what others have made of the same name, and nobody wants of the job, is none of it
+        old = {
+            key: kept
+            for key, kept in self.written.items()
+            if key in protected or key not in states or key not in self.wanted
+        }
         # a version of another name may go before, and nobody asks for that after this job
         saved = old if self.in_store else protected.in_memory(self.name)
         new = [
