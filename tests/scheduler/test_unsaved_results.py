@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shutil
 from dataclasses import replace
 from typing import Any, cast
 
@@ -130,6 +131,51 @@ async def test_what_others_compute_of_an_earlier_run_stays_in_its_versions(c, s,
         values = {key: len(value.compute(scheduler="sync")) for key, value in found.items()}
         assert values == {"a": 1, "b": 2, "c": 4}
         del others, future
+
+
+@live(workers=1)
+async def test_a_store_that_is_not_there_for_a_moment_loses_nothing_of_an_earlier_run(
+    c, s, a, tmp_path, monkeypatch
+):
+    store, away, begin = tmp_path / "store", tmp_path / "away", Store.begin
+
+    def unmounted(self, plan, after=0):
+        # what may be made below the place of a mount is another folder
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    with dask.config.set({"hpc.checkpoint.store": str(store), "hpc.checkpoint.every": "50 ms"}):
+        rt = await dask_hpc.install(c, "fcfs", tick_s=0.05)
+        async with rt.job("night", protect=True) as job:
+            future = c.submit(np.arange, 1, key="a")
+        await job.wait()
+        del future
+        await until(lambda: not s.tasks, "it is forgotten")
+        async with rt.job("night", protect=True, resume=True) as job:
+            monkeypatch.setattr(Store, "begin", unmounted)
+            store.rename(away)
+            future, before = c.submit(np.arange, 2, key="b"), failed(s)
+            await until(lambda: failed(s) >= before + 2, "versions have failed")
+            away.rename(store)
+            monkeypatch.setattr(Store, "begin", begin)
+        await job.wait()
+        assert set(open_checkpoint(Store(store).newest("night").path)) == {"a", "b"}
+        del future
+
+
+@live(workers=1)
+async def test_a_version_that_somebody_has_removed_keeps_no_later_one_from_being_whole(c, s, a, tmp_path):
+    with dask.config.set({"hpc.checkpoint.store": str(tmp_path), "hpc.checkpoint.every": "50 ms"}):
+        rt = await dask_hpc.install(c, "fcfs", tick_s=0.05)
+        async with rt.job("night", protect=True) as job:
+            first = c.submit(np.arange, 1, key="a")
+            await until(lambda: Store(tmp_path).versions("night"), "it is written")
+            first.release()
+            await until(lambda: not s.tasks, "it is forgotten")
+            shutil.rmtree(Store(tmp_path).newest("night").path)
+            second = c.submit(np.arange, 2, key="b")
+        await job.wait()
+        assert set(open_checkpoint(Store(tmp_path).newest("night").path)) == {"b"}
+        del first, second
 
 
 def test_each_try_of_a_last_version_comes_later_until_it_is_given_up():

@@ -46,6 +46,8 @@ class Commit:
     #: Where each result of a job is in the store, once it is whole, and what workers could not make bytes of.
     copies: Mapping[Any, tuple[Copy, str]] = field(default_factory=dict)
     unwritable: Set[Any] = frozenset()
+    #: Folders of versions that it was to have files of and that somebody has removed.
+    removed: Set[str] = frozenset()
     state: str = "waiting"
     reason: str = ""
     version: int | None = None

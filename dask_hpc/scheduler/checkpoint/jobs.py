@@ -369,7 +369,7 @@ class ProtectedJobs:
             one.cost_s, one.whole_s = commit.writing_s + commit.finishing_s, commit.submitted_s
             if one.topic is None:
                 one.results.wrote(copies)
-        elif one.topic is None and one.results.failed(commit.unwritable):
+        elif one.topic is None and one.results.failed(commit.unwritable, commit.removed):
             one.newest, one.tried_s, one.ended = None, None, False
         elif one.topic is None and one.ended and self._of.get(one.record.id) is one:
             self._unsaved(one, commit.reason)

@@ -8,7 +8,6 @@ One in the memory of hosts has what is new; what nobody wants any more is in non
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -134,14 +133,12 @@ class Results:
             if key in copies or _in_memory(kept)
         }
 
-    def failed(self, unwritable: Set[Any]) -> bool:
+    def failed(self, unwritable: Set[Any], removed: Set[str]) -> bool:
         """There is no new version; whether the next one may do without the reason.
 
-        That is what cannot be written, or what the last version had and somebody has removed.
+        That is what cannot be written, or what the last version had and somebody has removed (by folder).
         """
         self._leave_out(unwritable)
-        folders = {copy.folder for copy, _ in self.written.values()}
-        removed = {folder for folder in folders if _is_removed(folder)}
         there = {key: kept for key, kept in self.written.items() if kept[0].folder not in removed}
         self.written = there
         self.found = {key: kept for key, kept in self.found.items() if key in there or _in_memory(kept)}
@@ -151,15 +148,6 @@ class Results:
         for key in keys - self.unwritable:
             logger.warning("Result %r of protected %r cannot be written and is left out", key, self.name)
         self.unwritable |= keys
-
-
-def _is_removed(folder: str) -> bool:
-    """Whether somebody has removed a version; one that cannot be looked at just now is there."""
-    try:
-        os.lstat(folder)
-    except OSError as error:
-        return isinstance(error, FileNotFoundError)
-    return False
 
 
 def _in_memory(kept: AnyKept) -> bool:

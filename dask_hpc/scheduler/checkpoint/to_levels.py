@@ -188,7 +188,11 @@ class ToLevels:
             self._newest[name] = max(self._newest[name], draft.version)
             writing.avoided = self.silent.known()
             if linked := writing.linked:
-                await _in_thread(draft.link, linked)
+                try:
+                    await _in_thread(draft.link, linked)
+                except CheckpointError:
+                    commit.removed = await in_store(_removed, {folder for folder, _, _ in linked})
+                    raise
             # versions and tasks share what the file system gives
             writing.lease = self._gate.lease(await in_store(mount_of, Path(draft.path)))
             asked_s = stopwatch_s()
@@ -260,6 +264,19 @@ def _versions_in(home: str, folders: Collection[str]) -> dict[str, int]:
     homes = {os.path.dirname(each) for each in folders}
     same = {each for each in homes if os.path.basename(each) == called and os.path.realpath(each) == real}
     return {each: int(os.path.basename(each)) for each in folders if os.path.dirname(each) in same}
+
+
+def _removed(folders: Collection[str]) -> set[str]:
+    """Versions that somebody has removed; one that cannot be looked at just now is there."""
+
+    def is_removed(folder: str) -> bool:
+        try:
+            os.lstat(folder)
+        except OSError as error:
+            return isinstance(error, FileNotFoundError)
+        return False
+
+    return set(filter(is_removed, folders))
 
 
 async def _newest_in(folder: str | None, name: str) -> int:
