@@ -25,6 +25,7 @@ from dask_hpc.checkpoint.inside import (
 from dask_hpc.checkpoint.locks import Lock
 from dask_hpc.checkpoint.manifest import Manifest
 from dask_hpc.checkpoint.metadata import DOCUMENT
+from dask_hpc.checkpoint.names import is_sealed
 from dask_hpc.checkpoint.plan import Array, Plan, Written
 from dask_hpc.checkpoint.sealing import read_key
 from dask_hpc.checkpoint.services import most_bytes, sealed_files, slot
@@ -157,9 +158,14 @@ class Draft:
         Raises
         ------
         CheckpointError
-            When one of them is not there any more, or nothing can be written.
+            When one of them is not there any more, nothing can be written, or both are encrypted, and with
+            another key each: no key would open this one.
         """
-        for folder, path, pack in packs:
+        found = set(packs)
+        if self._key is not None:
+            for folder in {folder for folder, _, pack in found if is_sealed(pack)}:
+                manifest.check_signed(folder, manifest.read(folder))
+        for folder, path, pack in found:
             try:
                 for name in ("0", DOCUMENT):
                     link_inside(folder, self.path, f"{path}/{pack}/{name}")

@@ -29,6 +29,8 @@ from dask_hpc.checkpoint import sealing
 from dask_hpc.checkpoint.export import export
 from dask_hpc.checkpoint.manifest import FILE
 from dask_hpc.checkpoint.opening import open_checkpoint
+from dask_hpc.checkpoint.plan import Array, Plan
+from dask_hpc.checkpoint.services import served
 from dask_hpc.checkpoint.store import Store
 from dask_hpc.checkpoint.verify import verify
 from dask_hpc.errors import CheckpointError
@@ -214,6 +216,22 @@ def test_values_of_futures_come_back_and_are_exported(key_file: str, tmp_path: P
     with dask.config.set({"hpc.checkpoint.key-file": None}):
         found = dask.compute(open_checkpoint(tmp_path / "plain", allow_pickle=True), scheduler="sync")[0]
         np.testing.assert_equal(found, values)
+
+
+def test_a_version_shares_no_files_with_one_that_another_key_opens(key_file: str, tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    path = save_values(store, [SECRET], "encrypt")
+    (pack,) = store.newest("values").manifest().packs.values()
+    array = Array("data", "opaque", None, (1,), ((1,),))
+    plan = Plan("values", "futures", (array,), {}, {})
+    draft = store.begin(served(plan, "encrypt"))
+    draft.link([(path, "data", pack)])
+    draft.abandon()
+    write_key(Path(key_file))
+    draft = store.begin(served(plan, "encrypt"))
+    with pytest.raises(CheckpointError, match="the key is another one"):
+        draft.link([(path, "data", pack)])
+    draft.abandon()
 
 
 @pytest.mark.parametrize(
