@@ -20,12 +20,14 @@ from helpers import Gate, live, until
 from losses import kill
 
 import dask_hpc
-from dask_hpc.checkpoint import passing
+from dask_hpc.checkpoint import passing, whereabouts
+from dask_hpc.checkpoint.blobs import Home
 from dask_hpc.checkpoint.describe import describe
 from dask_hpc.checkpoint.draft import Draft
 from dask_hpc.checkpoint.locks import Lock
 from dask_hpc.checkpoint.plan import Array, Written
 from dask_hpc.checkpoint.store import Store
+from dask_hpc.checkpoint.whereabouts import Whereabouts
 from dask_hpc.config import settings
 from dask_hpc.errors import CheckpointError, UnknownCheckpoint
 from dask_hpc.scheduler.checkpoint import departing, jobs, reading
@@ -204,6 +206,24 @@ def test_a_scheduler_closes_although_the_folder_of_what_was_spilled_hangs(tmp_pa
     finally:
         opens.set()
     assert "stays: the store" in caplog.text
+
+
+@live(workers=1)
+async def test_a_store_that_hangs_as_what_is_gone_is_forgotten_keeps_nobody_from_memory(
+    c, s, a, tmp_path, monkeypatch, memory_of_file
+):
+    gate = Gate()
+    monkeypatch.setattr(whereabouts, "forget", lambda *_: gate.wait())
+    nobody = Home("tcp://127.0.0.1:1", "/nowhere/dask-hpc-1-gone")
+    whereabouts.save(str(tmp_path), Whereabouts("Scheduler-before", nobody.address, (nobody,)))
+    rt = await dask_hpc.install(c, checkpoint_store=str(tmp_path))
+    values = c.persist(da.arange(80, chunks=10))
+    await rt.checkpoint(values, "field", levels=("L1",))
+    # the gate gives up after 25 s
+    back = await asyncio.wait_for(dask_hpc.restore("field", c), 20)
+    assert (await c.compute(back)).sum() == 3160
+    assert gate.arrived
+    gate.open()
 
 
 @live(workers=1)

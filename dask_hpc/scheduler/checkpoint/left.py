@@ -17,7 +17,7 @@ from dask_hpc.checkpoint import keys as keys_of
 from dask_hpc.checkpoint import whereabouts
 from dask_hpc.checkpoint.describe import PROGRAM, RESULTS
 from dask_hpc.checkpoint.record import Record, dump, parse
-from dask_hpc.checkpoint.store_threads import in_store, soon
+from dask_hpc.checkpoint.store_threads import begin, soon
 from dask_hpc.checkpoint.whereabouts import Whereabouts
 from dask_hpc.errors import CheckpointError, WorkerError
 from dask_hpc.scheduler.checkpoint.given import Given
@@ -292,7 +292,8 @@ class Left:
                 there = True
                 await self.took_over(home.address, home.folder, told.cluster, answer["records"])
         if not there:
-            await in_store(whereabouts.forget, store, told.cluster)
+            # not waited for: one that hangs keeps nobody from what is in memory
+            begin(whereabouts.forget, store, told.cluster)
 
     async def _looked_at(self, address: str) -> None:
         for _ in range(int(_JOINED_S / _AGAIN_S)):
