@@ -151,8 +151,8 @@ async def test_a_host_is_not_said_to_have_nothing_before_it_was_looked_at():
 def test_a_version_that_does_not_say_whose_results_it_has_is_refused_with_the_remedy(extra):
     plan = SimpleNamespace(kind=RESULTS, extra=extra, arrays=[SimpleNamespace(count=2)])
     manifest = SimpleNamespace(plan=plan)
-    found = SimpleNamespace(complete=True, version=1, path="folder/1", manifest=lambda: manifest)
-    store = SimpleNamespace(folder=Path("folder"), versions=lambda name: [found])
+    found = SimpleNamespace(path="folder/1", manifest=lambda: manifest)
+    store = SimpleNamespace(folder=Path("folder"), find=lambda name: found)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(of_results, "Store", lambda folder: store)
         patch.setattr(of_results, "numbers", lambda folder: [1])

@@ -15,7 +15,7 @@ from helpers import Gate, live, until
 from saved import computed, written
 
 import dask_hpc
-from dask_hpc.checkpoint import blocks
+from dask_hpc.checkpoint import blocks, manifest
 from dask_hpc.checkpoint.describe import PROGRAM, describe
 from dask_hpc.checkpoint.opening import open_checkpoint
 from dask_hpc.checkpoint.store import Store
@@ -176,6 +176,27 @@ async def test_a_version_that_somebody_has_removed_keeps_no_later_one_from_being
         await job.wait()
         assert set(open_checkpoint(Store(tmp_path).newest("night").path)) == {"b"}
         del first, second
+
+
+@live(workers=1)
+async def test_a_job_does_not_begin_while_its_newest_version_cannot_be_read(c, s, a, tmp_path, monkeypatch):
+    with dask.config.set({"hpc.checkpoint.store": str(tmp_path)}):
+        rt = await dask_hpc.install(c, "fcfs")
+        for number in (1, 2):
+            async with rt.job("night", protect=True, resume=True) as job:
+                future = c.submit(np.arange, number)
+            await job.wait()
+            del future
+        read = manifest.read_inside
+
+        def broken(folder, *arguments):
+            if folder.endswith("000002"):
+                raise OSError(errno.EIO, "Input/output error")
+            return read(folder, *arguments)
+
+        monkeypatch.setattr(manifest, "read_inside", broken)
+        with pytest.raises(CheckpointError, match=r"cannot be read: Input/output .*or begin anew"):
+            await rt.job("night", protect=True, resume=True).activate()
 
 
 def test_each_try_of_a_last_version_comes_later_until_it_is_given_up():

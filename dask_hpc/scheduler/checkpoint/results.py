@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from dask_hpc.checkpoint import keys as keys_of
 from dask_hpc.checkpoint.describe import PROGRAM, RESULTS, describe_results
-from dask_hpc.checkpoint.manifest import check_signed
+from dask_hpc.checkpoint.manifest import UnreadManifestError, check_signed
 from dask_hpc.checkpoint.plan import Plan
 from dask_hpc.checkpoint.store import Store
 from dask_hpc.checkpoint.versions import numbers
@@ -166,16 +166,21 @@ def found_in(store: str, name: str, resume: bool | None, run: str) -> Results:
     newest = max(numbers(folder.folder / name), default=None)
     if resume is False or newest is None:
         return fresh
-    whole = [version for version in folder.versions(name) if version.complete]
     try:
-        # when none is whole, the newest says what is wrong with it
-        version = whole[-1] if whole else folder.find(name)
-        manifest = version.manifest()
+        version = folder.find(name)
+        try:
+            manifest = version.manifest()
+        except UnreadManifestError:
+            raise  # nobody knows what is wrong with it: what it alone has would be left, and removed
+        except CheckpointError:
+            whole = [each for each in folder.versions(name) if each.complete]
+            if not whole:
+                raise
+            manifest = (version := whole[-1]).manifest()
+            logger.warning("Version %d of %r is damaged; it goes on from %s", newest, name, version.path)
         check_signed(version.path, manifest)
     except CheckpointError as error:
         raise CheckpointError(f"{error}; or begin anew with resume=False") from None
-    if version.version != newest:
-        logger.warning("Version %d of %r is damaged; it goes on from %s", newest, name, version.path)
     if PROGRAM in manifest.plan.extra:
         # it says itself what it wants of it; results alone are not to take its place
         fresh.theirs = version.path
