@@ -6,9 +6,10 @@ import asyncio
 from contextlib import AsyncExitStack
 
 import dask
+import dask.array as da
 import numpy as np
 import pytest
-from distributed import wait
+from distributed import futures_of, wait
 from helpers import live, until
 from live_hosts import host, lose, records, repairs
 from losses import kill
@@ -189,3 +190,33 @@ async def test_what_was_restored_beside_it_keeps_no_result_from_being_computed_a
         await lose(s, hosts[1])
         assert (await asyncio.wait_for(value, 60))[0] == 2.0
         assert protected.recomputed == 1
+
+
+@pytest.mark.parametrize("levels", ["L1", ("L1", "L2")])
+@live(workers=0)
+async def test_what_was_restored_beside_it_is_held_again_with_it(c, s, levels):
+    """It has keys of its own, and is read from the same places."""
+    async with AsyncExitStack() as stack:
+        rt = await dask_hpc.install(c, checkpoint_redundancy="partner")
+        hosts = [await host(stack, s, name) for name in ("first", "second")]
+        field = c.persist(da.arange(40, chunks=10))
+        await rt.checkpoint(field, "field", levels=levels)
+        back = await dask_hpc.restore("field", c)
+        await wait(back)
+        hosts += [await host(stack, s, name) for name in ("third", "fourth")]
+        for lost in hosts[:2]:
+            before = records(s)
+            await c.replicate([*futures_of(field), *futures_of(back)])
+            await lose(s, lost)
+            await until(lambda before=before: not before.keys() & records(s).keys(), "all is held again")
+        assert len(records(s)) == 1
+        # what has written it is gone, and what has restored it is no less of a whole
+        field = None
+        await until(lambda: len(s.tasks) == 4, "it is forgotten")
+        before = records(s)
+        await c.replicate(futures_of(back))
+        hosts.append(await host(stack, s, "fifth"))
+        await lose(s, hosts[2])
+        await until(lambda: not before.keys() & records(s).keys(), "all is held again")
+        assert type(await dask_hpc.restore("field", c)) is da.Array
+        assert (await c.compute(back.sum())) == 780

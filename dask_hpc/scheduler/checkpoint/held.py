@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dask_hpc.checkpoint.describe import describe_results
 from dask_hpc.checkpoint.plan import Plan
-from dask_hpc.checkpoint.services import closed, served, services_of
 from dask_hpc.errors import CheckpointError
 from dask_hpc.scheduler.checkpoint.kept import Kept
 from dask_hpc.scheduler.checkpoint.memory import Memory
 from dask_hpc.scheduler.checkpoint.protected import Protected
-from dask_hpc.scheduler.checkpoint.to_memory import copies_in
+from dask_hpc.scheduler.checkpoint.to_memory import by_place, copies_in, made_again
 from dask_hpc.scheduler.checkpoint.writing import Writing
 from dask_hpc.scheduler.internals import reads
 from dask_hpc.scheduler.tables.state import State
@@ -90,6 +88,7 @@ class Held:
         scheme: Scheme | None,
         protect: bool = True,
         created_s: float | None = None,
+        same: Mapping[Any, Any] | None = None,
     ) -> tuple[tuple[str, ...], str, bool]:
         """Write a version; its results are read from memory from then on. See `Memory.write`.
 
@@ -100,6 +99,8 @@ class Held:
             was asked for, or `let_go` is told.
         created_s
             When it was first written, of one that is written again: that is no newer for it. None: now.
+        same
+            Keys of results that are read from it, too, and which of `keys` each is the same as.
 
         Returns
         -------
@@ -117,6 +118,7 @@ class Held:
         except BaseException:
             self._protected.give_up(writing.draft)
             raise
+        copies |= {key: copies[of] for key, of in (same or {}).items()}
         self._repairs.pop(plan.name, None)
         made = {copy.folder for copy, _ in copies.values()}
         grouped = [copy.group is not None for copy, _ in copies.values()]
@@ -311,7 +313,8 @@ class Held:
         if not keys:
             return
         # all of it is what a client goes back to, also when some is nobody's result any more
-        partly = self._is_last(version) and not set(version.keys) <= set(of_version)
+        there = by_place(version.plan, version.keys, of_version)
+        partly = self._is_last(version) and len(there) < version.plan.count
         named = any(copy.key_file for copy in of_version.values())
         if partly or named:
             try:
@@ -323,14 +326,18 @@ class Held:
                     raise
             if named:
                 return  # who writes it anew has another key, or none
-        plan, every = _again(version, keys)
+        at = by_place(version.plan, version.keys, {key: of_version[key] for key in keys})
+        plan, every = made_again(version.plan, at)
+        # several may have restored it, beside who has written it
+        places = {key: (copy.array.path, copy.number) for key, copy in of_version.items()}
+        same = {key: at[place] for key, place in places.items() if place in at}
         writing = Writing(self._scheduler, self._watched, plan, every, _HOLDER, 0.0)
         self._memory.again(folder)
         old = self._memory.records.get(folder.removeprefix(MEMORY))
         created_s = None if old is None else old.manifest.created_s
         try:
             levels, note, _ = await self.write(
-                plan, version.number, every, writing, version.scheme, created_s=created_s
+                plan, version.number, every, writing, version.scheme, created_s=created_s, same=same
             )
         except (CheckpointError, OSError) as error:
             self._tell(plan.name, version.number, "failed", str(error))
@@ -387,12 +394,3 @@ class Held:
             logger.info("Version %d of %r is held again by as many hosts as before", number, name)
         elif not known:
             logger.warning("Version %d of %r has lost a host: %s", number, name, reason)
-
-
-def _again(version: _Version, keys: Sequence[Any]) -> tuple[Plan, Sequence[Any]]:
-    """Plan and keys of the same version once more, or of those of its results that somebody still wants."""
-    if set(version.keys) <= set(keys):
-        return version.plan, version.keys
-    # what is left of a collection is none
-    plan = describe_results(version.plan.name, list(keys), version.plan.extra.get("run", ""))
-    return closed(served(plan, services_of(version.plan))), keys
