@@ -18,7 +18,7 @@ from dask_hpc.checkpoint.manifest import Manifest
 from dask_hpc.checkpoint.plan import Written
 from dask_hpc.checkpoint.services import unsealed
 from dask_hpc.checkpoint.verify import verify
-from dask_hpc.checkpoint.versions import Version
+from dask_hpc.checkpoint.versions import Version, is_folder_name, numbers
 from dask_hpc.errors import CheckpointError
 
 
@@ -49,12 +49,14 @@ def export(
     target = Path(os.path.abspath(path))
     if os.path.lexists(target):
         raise CheckpointError(f"{target} exists; give a path where nothing is")
-    home = Path(os.path.realpath(version.path)).parent
-    if home in Path(os.path.realpath(target)).parents:
-        raise CheckpointError(
-            f"{target} is in the folder of {version.name} in the store, and would be taken for one of its "
-            "versions, or go with one; give a path elsewhere"
-        )
+    store, real = Path(os.path.realpath(version.path)).parents[1], Path(os.path.realpath(target))
+    if store in real.parents[1:]:
+        name = real.relative_to(store).parts[0]
+        if is_folder_name(real.name) or numbers(store / name):
+            raise CheckpointError(
+                f"{target} is in the folder of {name} in the store, and would be taken for one of its "
+                "versions, or go with one; give a path elsewhere"
+            )
     with kept(version.path):
         _export(version, target, show, key)
 

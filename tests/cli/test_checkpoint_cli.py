@@ -150,12 +150,19 @@ def test_export_copies_what_plain_xarray_opens(store: Path, tmp_path: Path) -> N
     refused(run("checkpoint", "export", "field", str(copy), "--store", str(store)), 1, "exists")
 
 
-@pytest.mark.parametrize("place", ["field/000009", "field/000003/copy", "link/000009"])
-def test_a_copy_among_the_versions_is_refused(store: Path, place: str) -> None:
+@pytest.mark.parametrize(
+    "place", ["field/000009", "field/000003/copy", "link/000009", "other/000009", "other/copy", "new/000009"]
+)
+def test_a_copy_among_versions_is_refused(store: Path, place: str) -> None:
     (store / "link").symlink_to(store / "field")
     with unchanged(store):
         result = run("checkpoint", "export", "field", str(store / place), "--store", str(store))
     refused(result, 1, "would be taken for one of its versions", "give a path elsewhere")
+
+
+def test_a_copy_may_be_in_the_folder_of_a_store_where_no_versions_are(store: Path) -> None:
+    told(store, "export", "field", str(store / "copies" / "mine"))
+    assert {row["name"] for row in told(store, "ls")} == {"field", "other"}
 
 
 def test_export_of_a_damaged_version_leaves_nothing(store: Path, tmp_path: Path) -> None:
