@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+import numpy as np
 import pytest
 from coupled import FIELDS, HALVES, first, opened, started
 from helpers import live, until
-from sources import asked, nothing_left, producers, told
+from sources import asked, nothing_left, producers, told, whole
 
 import dask_hpc
 from dask_hpc.errors import CouplingError
@@ -147,6 +148,24 @@ async def test_a_rank_far_behind_another_of_its_worker_is_told_what_that_was_tol
             assert [each async for each in values] == [(step, float(step)) for step in steps]
         await flow.close()
         await nothing_left(s, a)
+
+
+@live(workers=1, timeout=60)
+async def test_blocks_lie_where_they_do_after_a_step_that_had_to_make_room_before_it_was_whole(c, s, a):
+    rt = await dask_hpc.install(c)
+    flow = await rt.couple("heat", FIELDS, queue=2, when_full="drop-oldest")
+    seen = {}
+    await flow.on_step(lambda step, ds: seen.update({step: np.array_equal(ds["T"].compute(), whole(step))}))
+    async with producers(s, *HALVES) as made:
+        await opened(made)
+        # the second one is behind: steps 1 and 2 make room, and the blocks of step 2 lie elsewhere
+        for one, mine, other in zip(made, HALVES, reversed(HALVES), strict=True):
+            for step, rows in enumerate((mine, mine, other, mine)):
+                assert await asked(one, "send", step=step, rows=rows) is True
+        await until(lambda: flow._done == 4, "all are seen")
+    assert seen == {0: True, 3: True}
+    await flow.close()
+    await nothing_left(s, a)
 
 
 def test_of_steps_that_went_to_a_lost_worker_those_stay_that_are_sent_again() -> None:

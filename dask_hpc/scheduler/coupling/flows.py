@@ -273,7 +273,7 @@ class Flows:
         worker, nbytes, type_name
             Who has them, their size, and the type of what holds them.
         layout
-            Where they lie; None: where those of the last step of the place lay.
+            Where they lie; None: where those of the turn before lay.
         held
             Whether its producers have all of them still, in slots of their rings.
         """

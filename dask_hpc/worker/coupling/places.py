@@ -44,8 +44,8 @@ class Place:
     over: bool = False
     #: A step that it has taken without asking, and its turn, until the scheduler knows of it.
     unasked: tuple[int, int] | None = None
-    #: Where its blocks lay the last time.
-    layout: list[Any] | None = None
+    #: The last turn that was kept, and where its blocks lay.
+    layout: tuple[int, list[Any]] | None = None
     #: Ranks that were here and are not any more.
     left: set[int] = field(default_factory=set)
     #: Steps that were left out, and to how many producers that is still to be told.

@@ -277,14 +277,14 @@ class Receiver:
         arguments = {
             "flow": place.flow, "turn": turn, "step": number, "place": place.number,
             "worker": place.worker, "nbytes": sizeof(bundle), "type_name": typename(Bundle),
-            "layout": None if layout == place.layout else layout, "held": step.held,
+            "layout": None if place.layout == (turn - 1, layout) else layout, "held": step.held,
         }  # fmt: skip
         kept = False
         try:
             answer = await self._tell("flow_whole", **arguments)
             kept, place.room = answer["kept"], answer["room"]
             if kept:
-                place.layout = layout
+                place.layout = turn, layout
             if place.unasked == (number, turn):
                 place.unasked = None
         except (DaskHPCError, OSError) as error:
