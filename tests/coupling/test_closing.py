@@ -263,6 +263,9 @@ async def test_steps_that_were_kept_and_are_lost_are_not_waited_for(c, s, *worke
     async def released(step):
         (key,) = [key for key in s.tasks if str(key).endswith(f"-{step}-0")]
         await until(lambda: s.tasks[key].state == "released", "of the step there is what is made of it")
+        # while there is an array of it, its producer has it still and sends it again
+        there = [worker.data for worker in workers if worker.address in s.workers]
+        await until(lambda: not any(one == key or "T-" in str(one) for its in there for one in its), "that")
 
     async def closed(there):
         await next(worker for worker in workers if worker.address in there).close()
