@@ -73,15 +73,21 @@ def provide(data: Mapping[str, Any], *, timeout_s: float = 60.0) -> Any:
     return work
 
 
-def runs(worker: Any, key: Any) -> bool:
-    """Whether a worker runs a task, or is about to: it ends when data is put in the place of its result."""
-    ts = worker.state.tasks.get(key)
+async def runs(worker: Any, key: Any) -> bool:
+    """Whether a worker runs a task, or is about to: it ends when data is put in the place of its result.
+
+    A transfer that nobody needs any more is waited for: it would take with it what is put there meanwhile. It
+    may be from a host that hangs.
+    """
+    tasks = worker.state.tasks
+    while (ts := tasks.get(key)) is not None and (ts.state, ts.previous) == ("cancelled", "flight"):
+        await asyncio.sleep(_AGAIN_S)
     return ts is not None and ts.state in _RUNS
 
 
 async def _provide(worker: Any, data: Mapping[str, Any], timeout_s: float) -> None:
     # what is there already, or is being made, must not be replaced
-    refused = [name for name in data if name in worker.data or runs(worker, name)]
+    refused = [name for name in data if name in worker.data or await runs(worker, name)]
     left = {name: value for name, value in data.items() if name not in refused}
     worker.update_data(left, stimulus_id=_STIMULUS)
     unused: list[str] = []

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+import distributed.worker
 import pytest
-from coupled import FIELDS, opened, started
+from coupled import FIELDS, HALVES, opened, started
 from distributed import get_worker
 from distributed.core import Status
 from helpers import Gate, engine, live, through, until, within
@@ -18,6 +19,9 @@ from dask_hpc.scheduler.internals import data
 from dask_hpc.wire import COUPLE
 from dask_hpc.worker.coupling import receiver as of_worker
 from dask_hpc_policies.coupling import turns
+
+#: State of data on a worker whose transfer nobody needs any more, and its state before that.
+CANCELLED = "cancelled", "flight"
 
 
 async def begun(made, flow, values, *workers):
@@ -246,6 +250,49 @@ async def test_a_step_is_lost_with_its_worker_where_one_of_its_producers_there_h
         # the last one may come back with its part, the first one does not
         with pytest.raises(CouplingError, match=f"worker {place} was lost with blocks of it"):
             await anext(values)
+    await flow.close()
+    await nothing_left(s, stays)
+
+
+@live(workers=2, timeout=60)
+async def test_a_step_that_is_sent_again_where_it_is_fetched_from_a_host_that_hangs_comes(
+    c, s, a, b, monkeypatch
+):
+    flow, values = await started(c)
+    fetch, runs, ends = distributed.worker.get_data_from_worker, of_worker.runs, asyncio.Event()
+    fetched_from, looked_at = [], []
+
+    async def hanging(*args, worker, **more):
+        fetched_from.append(worker)
+        if len(fetched_from) > 1:
+            return await fetch(*args, worker=worker, **more)
+        await ends.wait()
+        raise OSError("the host does not answer")
+
+    async def looked(worker, key):
+        looked_at.append(key)
+        return await runs(worker, key)
+
+    monkeypatch.setattr(distributed.worker, "get_data_from_worker", hanging)
+    async with producers(s, *HALVES) as made:
+        await opened(made)
+        for one in made:
+            one.tell("send", step=0)
+        await until(lambda: fetched_from, "one worker fetches the half that the other has")
+        lost, stays = sorted((a, b), key=lambda worker: worker.address != fetched_from[0])
+        await lost.close()
+        there = stays.state.tasks
+        (key,) = await until(
+            lambda: [key for key, ts in there.items() if (ts.state, ts.previous) == CANCELLED],
+            "nobody needs what is fetched",
+        )
+        monkeypatch.setattr(of_worker, "runs", looked)
+        for one in made:
+            assert await told(one) is True
+            one.tell("close")
+        await until(lambda: key in looked_at, "it was sent again")
+        ends.set()
+        assert [each async for each in values] == [(0, 0.0)]
     await flow.close()
     await nothing_left(s, stays)
 

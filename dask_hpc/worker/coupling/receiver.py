@@ -268,7 +268,7 @@ class Receiver:
         made = tuple(block for rank in ranks for block in step.blocks[rank])
         bundle = Bundle(number, made)
         key = block_key(place.flow, turn, place.number)
-        if runs(worker, key):
+        if await runs(worker, key):
             # the step has failed: its task was let run to say so
             logger.info("Step %d of %s is left out: it is not awaited any more", number, place.flow)
             return
