@@ -23,7 +23,7 @@ from dask_hpc.client.datasets import kept_dataset
 from dask_hpc.client.flow_graph import StepGraph
 from dask_hpc.client.inside import Inside
 from dask_hpc.client.readers import Reader, held_by, why_gone
-from dask_hpc.client.turns import Analysis, Spawned, Turn, as_sent, hand_out, lose, unneeded, value_of
+from dask_hpc.client.turns import Analysis, Spawned, Turn, as_sent, hand_out, lose, unneeded
 from dask_hpc.errors import CouplingError, InstallError
 from dask_hpc.show import line
 from dask_hpc_policies.coupling import contract
@@ -349,9 +349,8 @@ class Flow:
 
     def _await_values(self, graph: StepGraph, futures: Mapping[str, Future]) -> None:
         for value in graph.values if self._outcome is None else ():
-            turn, future = self._turns[value.turn], futures[value.key]
-            along = turn.along[value.analysis] = self._loop.create_future()
-            turn.await_value(value.analysis, future, self._spawn(value_of(future, along)))
+            turn, analysis = self._turns[value.turn], self._analyses[value.analysis]
+            turn.await_value(analysis, value.turn, futures[value.key], self._spawn)
             if any(self._turns[each].lost for each in value.window):
                 turn.values[value.analysis].cancel()
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from dask_hpc.client.turns import Turn, all_there, value_of
+from dask_hpc.client.turns import Turn, all_there
 from dask_hpc.errors import CouplingError, DaskHPCError
 from dask_hpc.program.coupled import Due
 from dask_hpc_policies.coupling.contract import Field, is_due
@@ -158,8 +158,7 @@ class Inside:
         flow = self._flow
         one = flow._turns[turn] = Turn(list(sources), step=step, layout=list(layout))
         for name, future in values.items():
-            along = one.along[name] = flow._loop.create_future()
-            one.await_value(name, future, flow._spawn(value_of(future, along)))
+            one.await_value(flow._analyses[name], turn, future, flow._spawn)
         for name in self._lost:
             one.values[name] = flow._loop.create_future()
             one.values[name].cancel()

@@ -79,9 +79,13 @@ class Reader:
         if self._channel.client.asynchronous is not awaited:
             raise TypeError(f"values are awaited or not as the client is: {text}")
 
+    def wants(self, turn: int) -> bool:
+        """Whether it is to get the value of a turn, which are those from its first one on."""
+        return turn >= self._first
+
     def put(self, turn: int, step: int, value: Any, error: BaseException | None) -> None:
-        """There is a value, or what was raised in its place; those before its first turn are passed over."""
-        if turn >= self._first:
+        """There is a value, or what was raised in its place; those that it does not want are passed over."""
+        if self.wants(turn):
             self._items.append((turn, step, value, error))
 
     def has(self, turn: int) -> bool:

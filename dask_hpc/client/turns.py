@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, S
 from concurrent.futures import CancelledError
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from distributed import Client, Future
@@ -27,6 +28,8 @@ _ALONG_S = 1.0
 _ADDING = threading.Lock()
 #: How often a value that could not be fetched with others is asked for by itself; one at a time by a client.
 _APART = 2
+#: In the place of a value that is there, and that nobody reads.
+_UNREAD: Any = object()
 _asks: weakref.WeakKeyDictionary[Client, asyncio.Lock] = weakref.WeakKeyDictionary()
 
 
@@ -49,6 +52,10 @@ class Analysis:
         with _ADDING:
             # the loop goes through the others meanwhile
             self.readers = weakref.WeakSet((*self.readers, reader))
+
+    def is_read(self, turn: int) -> bool:
+        """Whether somebody wants its value of a turn."""
+        return any(reader.wants(turn) for reader in self.readers)
 
 
 @dataclass(slots=True)
@@ -73,10 +80,11 @@ class Turn:
     #: Where the blocks of each of its sources lie, when that is not as at other steps.
     layout: list[Any] | None = None
 
-    def await_value(self, analysis: str, future: Future, task: asyncio.Task[Any]) -> None:
-        """A value will come of a task on the cluster, by a task here."""
+    def await_value(self, analysis: Analysis, number: int, future: Future, spawn: Spawned) -> None:
+        """The value of an analysis at this turn, which is that number, will come of a task on the cluster."""
+        along = self.along[analysis.name] = asyncio.get_running_loop().create_future()
         self.futures.append(future)
-        self.values[analysis] = task
+        self.values[analysis.name] = spawn(value_of(future, along, partial(analysis.is_read, number)))
 
     async def read(self, turns: Iterable[Turn], forget: Callable[[], Awaitable[None]]) -> None:
         """Wait until the first value of turns that were submitted with this one is there, or given up.
@@ -210,14 +218,16 @@ def hand_out(
             )
         elif (error := task.exception()) is None:
             value, error = task.result()
-        for reader in list(analyses[name].readers):
+        for reader in list(analyses[name].readers) if value is not _UNREAD else ():
             reader.put(number, turn.step, value, error)
     turn.values.clear()
     turn.computed = True
 
 
 async def value_of(
-    future: Future, along: asyncio.Future[bytes | None] | None = None
+    future: Future,
+    along: asyncio.Future[bytes | None] | None = None,
+    is_read: Callable[[], bool] = lambda: True,
 ) -> tuple[Any, BaseException | None]:
     """The value, or what was raised; its traceback is that of the worker and refers to nothing here.
 
@@ -225,6 +235,8 @@ async def value_of(
     ----------
     along
         Its bytes when they come by themselves, and None when it has to be fetched.
+    is_read
+        Whether it has to be fetched then.
     """
     if along is not None:
         state: Any = future._state
@@ -238,7 +250,7 @@ async def value_of(
         if along.done() and (content := along.result()) is not None:
             return loads(content), None
     # Dask fetches several results with one request: whoever gives up one of them would give up all
-    return await asyncio.shield(_asked_for(future))
+    return await asyncio.shield(_asked_for(future, is_read))
 
 
 async def all_there(futures: Sequence[Future]) -> str:
@@ -266,11 +278,13 @@ async def _error_of(future: Future) -> BaseException | None:
     return found
 
 
-async def _asked_for(future: Future) -> tuple[Any, BaseException | None]:
+async def _asked_for(future: Future, is_read: Callable[[], bool]) -> tuple[Any, BaseException | None]:
     failed = 0
     while True:
         try:
             error: BaseException | None = await future.exception()
+            if error is None and not is_read():
+                return _UNREAD, None
             if error is None:
                 async with _one_by_one(future.client) if failed else nullcontext():
                     value = await future

@@ -369,7 +369,6 @@ def test_of_a_step_that_makes_room_nothing_is_computed_and_its_blocks_stay_for_l
     def task(name):
         return SimpleNamespace(cancel=lambda: done.append(name), release=lambda: done.append(name))
 
-    turn = Turn([task("block")])
-    turn.await_value("mean", task("value on the cluster"), task("value here"))
+    turn = Turn([task("block")], futures=[task("value on the cluster")], values={"mean": task("value here")})
     turn.oust()
     assert (sorted(done), turn.settled.is_set()) == (["value here", "value on the cluster"], True)

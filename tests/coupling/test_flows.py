@@ -331,14 +331,17 @@ def where_it_runs(ds):
 
 
 @live(workers=1, timeout=30)
-async def test_a_large_value_is_fetched(c, s, a):
+async def test_a_large_value_is_fetched_where_somebody_reads_it(c, s, a):
     rt = await dask_hpc.install(c)
     flow = await rt.couple("heat", FIELDS)
     await flow.analyse(lambda ds: np.tile(ds["T"].values, (1, 60, 60)), name="all")
-    values = flow.results("all", timeout=30)
     async with producers(s, (0, 8)) as made:
         made[0].tell("many", first=0, last=2)
-        for step in range(2):
+        await until(lambda: flow._done == 2, "steps come that nobody reads")
+        assert a.transfer_outgoing_count_total == 0
+        values = flow.results("all", timeout=30)
+        made[0].tell("many", first=2, last=4)
+        for step in (2, 3):
             number, found = await anext(values)
             assert (number, np.array_equal(found[0, :8, :6], whole(step))) == (step, True)
     del found

@@ -62,7 +62,7 @@ async def test_a_value_that_cannot_be_sent_is_the_error_of_its_own_analysis_alon
     futures = [c.submit(each, pure=False) for each in functions]
     await wait(futures)
     # Dask fetches with one request what is asked for at once, which fails for all of it
-    found = await asyncio.gather(*map(turns._asked_for, futures))
+    found = await asyncio.gather(*map(turns.value_of, futures))
     assert [value for value, _ in found] == ["one", None, "other", None, "last"]
     assert [type(error) for _, error in found] == [NoneType, TypeError, NoneType, TypeError, NoneType]
 
