@@ -10,7 +10,7 @@ import threading
 
 import numpy as np
 import pytest
-from coupled import FIELDS, HALVES, Refers, first, opened, rings, started
+from coupled import FIELDS, HALVES, Refers, first, opened, rings, sent, started
 from distributed import Client
 from distributed.diagnostics.plugin import SchedulerPlugin
 from helpers import Gate, live, until
@@ -188,9 +188,7 @@ async def test_steps_whose_blocks_nobody_has_any_more_fail_with_their_worker_and
         await opened(made)
         status = await flow.status()
         assert len(status["workers"]) == 2
-        for one in made:
-            one.tell("send", step=0)
-        assert [await told(one) for one in made] == [True, True]
+        await sent(made, 0)
         made[0].tell("send", step=1)
         assert await told(made[0]) is True
         # the first worker has half of steps 0 and 1, and the other half of 1 has not been sent
@@ -204,9 +202,7 @@ async def test_steps_whose_blocks_nobody_has_any_more_fail_with_their_worker_and
         with pytest.raises(CouplingError, match=r"step 1: [01] failed, worker .* was lost with blocks of it"):
             await anext(values)
         assert [await told(one) for one in made] == [True, True]
-        for one in made:
-            one.tell("send", step=3)
-        assert [await told(one) for one in made] == [True, True]
+        await sent(made, 3)
         with pytest.raises(CouplingError, match="step 2: 1 failed"):
             await anext(values)
         assert await anext(values) == (3, 3.0)
@@ -243,9 +239,7 @@ async def test_a_source_that_is_killed_while_it_waits_for_room_is_missed_at_once
     flow, values = await started(c, queue=1)
     async with producers(s, *HALVES) as made:
         await opened(made)
-        for one in made:
-            one.tell("send", step=0)
-        assert [await told(one) for one in made] == [True, True]
+        await sent(made, 0)
         await until(lambda: values._items, "the value of step 0 is there, and nobody reads it")
         (place,) = a.handlers[COUPLE].__self__._places.values()
         made[0].tell("send", step=1)

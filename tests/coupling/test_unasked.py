@@ -6,7 +6,7 @@ import asyncio
 
 import numpy as np
 import pytest
-from coupled import FIELDS, HALVES, first, opened, started
+from coupled import FIELDS, HALVES, opened, sent, started
 from helpers import live, until
 from sources import asked, nothing_left, producers, told, whole
 
@@ -19,16 +19,11 @@ from dask_hpc.worker.coupling.places import Place, Step
 
 @live(workers=2, timeout=60)
 async def test_a_step_that_only_a_lost_worker_knew_of_is_sent_again_by_whoever_closes_then(c, s, a, b):
-    rt = await dask_hpc.install(c)
-    flow = await rt.couple("heat", FIELDS, queue=2)
-    await flow.analyse(first, name="first")
-    values = flow.results("first", timeout=30)
+    flow, values = await started(c, queue=2)
     async with producers(s, *HALVES) as made:
         await opened(made)
         for step in (0, 1):
-            for one in made:
-                one.tell("send", step=step)
-            assert [await told(one) for one in made] == [True, True]
+            await sent(made, step)
             assert await anext(values) == (step, float(step))
         workers = (await flow.status())["workers"]
         gone, stays = sorted((a, b), key=lambda worker: worker.address != workers[0])
@@ -56,9 +51,7 @@ async def test_other_steps_on_other_workers_fail_the_flow(c, s, a, b):
     async with producers(s, *HALVES) as made:
         await opened(made)
         for step in (0, 1):
-            for one in made:
-                one.tell("send", step=step)
-            assert [await told(one) for one in made] == [True, True]
+            await sent(made, step)
             assert await anext(values) == (step, float(step))
         assert await asked(made[0], "send", step=2) is True
         assert await asked(made[1], "send", step=3) is True
@@ -113,9 +106,7 @@ async def test_a_rank_goes_on_beyond_a_step_that_was_left_out_while_another_asks
         await opened(made)
         asks = a.handlers[COUPLE].__self__
         ask, asks._ask = asks._ask, later
-        for one in made:
-            one.tell("send", step=0)
-        assert [await told(one) for one in made] == [True, True]
+        await sent(made, 0)
         # nobody reads yet: there is no room
         assert await asked(made[0], "send", step=1) is False
         # as where a worker has come in the place of another, which knows of no step that was left out

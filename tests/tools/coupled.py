@@ -53,12 +53,17 @@ async def opened(made):
     assert [await told(one) for one in made] == ["open"] * len(made)
 
 
+async def sent(made, step):
+    """Have all producers send a step, which goes on."""
+    for one in made:
+        one.tell("send", step=step)
+    assert [await told(one) for one in made] == [True] * len(made)
+
+
 async def under_way(made, values):
     """Have producers of both halves send the first step, and see that its value is there."""
     await opened(made)
-    for one in made:
-        one.tell("send", step=0)
-    assert [await told(one) for one in made] == [True, True]
+    await sent(made, 0)
     assert await anext(values) == (0, 0.0)
 
 
