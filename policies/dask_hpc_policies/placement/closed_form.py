@@ -112,4 +112,5 @@ def _smaller_root(square: float, middle: float, constant: float) -> float:
     `constant` is above 0, and there is such a root: either `square` is below 0 or `middle` is above.
     """
     root = math.sqrt(max(0.0, middle * middle - 4 * square * constant))
-    return 2 * constant / (middle + root)
+    # two forms of one root; each is the one without cancellation
+    return 2 * constant / (middle + root) if middle > 0 else (middle - root) / (2 * square)

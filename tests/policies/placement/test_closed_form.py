@@ -58,6 +58,11 @@ def test_amdahl() -> None:
     assert there.step_s("asynchronous") > 1.3 * 5.80931
 
 
+def test_what_is_sent_over_a_link_that_is_hardly_there_has_all_nodes() -> None:
+    _, found = solved(example(0.01, sent=1e16))
+    assert (found.nodes, found.helper_cores) == (pytest.approx(0), pytest.approx(60 * 8 / (60 + 396)))
+
+
 def test_nothing_in_situ_and_nothing_in_transit() -> None:
     application = example(inside_s=0.0)
     load, found = solved(application)
