@@ -12,7 +12,6 @@ import dask
 import distributed
 from dask.utils import parse_timedelta
 from distributed.core import Status
-from distributed.deploy.cluster import Cluster
 
 from dask_hpc.deploy.arguments import check_counts, check_flags, with_preload
 from dask_hpc.deploy.pooled import Pooled, check_name, checked, role_resources
@@ -88,13 +87,8 @@ class LocalCluster(Pooled, distributed.LocalCluster):
         check_flags(**flags)
         return self._scale_pool(name, n, **flags)
 
-    def _update_worker_status(self, op: str, msg: Any) -> None:
-        if op != "remove" or msg not in self.scheduler_info["workers"]:
-            super()._update_worker_status(op, msg)
-            return
-        # stock's own look would close the nanny of a worker that takes longer to start, and nobody another
-        self._look_later(self.scheduler_info["workers"][msg]["name"])
-        Cluster._update_worker_status(self, op, msg)
+    def _lost(self, name: Any) -> None:
+        self._look_later(name)
 
     def _look_later(self, name: Any, times: int = 2) -> None:
         within_s = parse_timedelta(dask.config.get("distributed.deploy.lost-worker-timeout"))

@@ -17,6 +17,7 @@ from typing import Any, Self, cast
 
 from dask.utils import parse_bytes
 from distributed.core import Status
+from distributed.deploy.cluster import Cluster
 from distributed.deploy.spec import NoOpAwaitable
 
 from dask_hpc.deploy.adaptive import PolicyAdaptive
@@ -63,9 +64,15 @@ class SafeScaling(WithRuntime, Sizes):
         return result
 
     def _update_worker_status(self, op: str, msg: Any) -> None:
-        # a worker that dies while it registers leaves without having come: stock's watch would end there
-        if op != "remove" or msg in self.scheduler_info["workers"]:
-            super()._update_worker_status(op, msg)
+        if op == "remove":
+            if msg not in self.scheduler_info["workers"]:
+                return  # it died while it registered, and leaves without having come: stock would end here
+            self._lost(self.scheduler_info["workers"][msg]["name"])
+        # without stock's own look: it closes what stands for a worker that takes longer to start again
+        Cluster._update_worker_status(self, op, msg)
+
+    def _lost(self, name: Any) -> None:
+        """A worker has left the scheduler; it may come again."""
 
     def scale(
         self,

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import dask
 import pytest
 from fake_slurm import OPTIONS, SUBMIT, ending, row, submitted, with_worker
 from helpers import engine
@@ -167,6 +168,20 @@ def test_a_job_that_slurm_does_not_know_any_more_is_replaced_when_its_worker_has
         assert (list(made.worker_spec), submitted(tmp_path)) == ([worker.name], 1)
         made.sync(worker.close)
         until(lambda: submitted(tmp_path) == 2, "it is replaced")
+
+
+def test_a_job_whose_worker_takes_long_to_start_again_keeps_its_node(fakes: Any, tmp_path: Path) -> None:
+    told = tmp_path / "scancel.told"
+    fakes("sbatch", SUBMIT)
+    fakes("scancel", 'echo "$@" >> "$0.told"')
+    fakes("squeue", row(1, "RUNNING"))
+    timeout = {"distributed.deploy.lost-worker-timeout": "100 ms"}
+    with dask.config.set(timeout), dask_hpc.SLURMCluster(**OPTIONS) as made:
+        worker = with_worker(made)
+        made.sync(worker.close)
+        looked = made.asked
+        until(lambda: made.asked > looked + 5, "it is asked again")
+        assert (list(made.workers), submitted(tmp_path), told.exists()) == ([worker.name], 1, False)
 
 
 def test_a_rehearsal_gives_jobs_up_that_wait_before_others_and_knows_successors(fakes: Any) -> None:
