@@ -7,7 +7,6 @@ from typing import Any, cast
 import dask
 from distributed.deploy.spec import SpecCluster
 
-from dask_hpc.config import Settings, settings
 from dask_hpc.deploy.dashboard_link import link_template
 from dask_hpc.errors import DaskHPCError, InstallError
 from dask_hpc.scheduler.install import attach, service_of
@@ -59,13 +58,10 @@ class WithRuntime(SpecCluster):
         """
         if self._releases is None:
             selfcheck.require_cluster(self)
-        service = attach(cast(Any, self.scheduler), self._settings())
+        service = attach(cast(Any, self.scheduler))
         self._releases = service.releases
         self._releases.wrap()
         return self._releases
-
-    def _settings(self) -> Settings:
-        return settings()
 
     async def ask(self, method: str, **arguments: Any) -> Any:
         """What the scheduler side answers.

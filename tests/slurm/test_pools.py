@@ -116,6 +116,21 @@ def test_several_workers_a_job_are_known_although_only_the_configuration_says_so
         assert cluster.scale(cores=8, dry_run=True)["add"] == 2
 
 
+def test_a_job_with_several_workers_is_a_node_whoever_has_installed_the_runtime() -> None:
+    preload = {"distributed.scheduler.preload": ["dask_hpc.preload"]}
+    options = {"scheduler_options": {"dashboard_address": ":0"}}
+    with (
+        dask.config.set(preload),
+        dask_hpc.SLURMCluster(**COMMON, **options) as cluster,
+        cluster.get_client() as client,
+    ):
+        assert dask_hpc.runtime(client).status()["settings"]["node_by"] == "job"
+        dask_hpc.runtime(client).uninstall()
+        rt = dask_hpc.install(client)
+        cluster.unpin()
+        assert rt.status()["settings"]["node_by"] == "job"
+
+
 def test_the_size_of_a_pool_is_its_own(made: Any) -> None:
     assert made.scale(jobs=3, pool="staging", dry_run=True)["add"] == 3
     assert made.scale(cores=8, pool="staging", dry_run=True)["add"] == 4

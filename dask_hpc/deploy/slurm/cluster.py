@@ -15,13 +15,14 @@ from typing import Any
 
 from dask.utils import parse_bytes
 
-from dask_hpc.config import Settings, settings
+from dask_hpc.config import settings
 from dask_hpc.deploy.arguments import check_counts, check_flags, workers_of
 from dask_hpc.deploy.scaling import ENDED, logger
 from dask_hpc.deploy.slurm.jobs import SLURMJob, StockCluster
 from dask_hpc.deploy.slurm.pools import OPTIONS, read_pools
 from dask_hpc.deploy.slurm.reconcile import Reconciled
 from dask_hpc.deploy.specified import DEFAULT_POOL
+from dask_hpc.scheduler.leaving.releases import Releases
 
 
 class SLURMCluster(Reconciled, StockCluster):
@@ -68,8 +69,13 @@ class SLURMCluster(Reconciled, StockCluster):
             if pool.jobs:
                 self.scale(jobs=pool.jobs, pool=pool.name)
 
-    def _settings(self) -> Settings:
-        return settings().updated(node_by="job") if self._grouped else settings()
+    def _install(self) -> Releases:
+        releases = super()._install()
+        state = releases.engine.state
+        # it is as is configured, and a preload or a client may have installed it
+        if self._grouped and state.nodes.by != "job" and not releases.engine.awake:
+            releases.engine.use_settings(state.settings.updated(node_by="job"))
+        return releases
 
     def scale(  # type: ignore[override]
         self,

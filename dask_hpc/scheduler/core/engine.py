@@ -286,7 +286,7 @@ class Engine:
     def use_settings(self, settings: Settings) -> None:
         """Work by other settings from now on."""
         state = self.state
-        state.settings = settings
+        state.settings, state.nodes.by = settings, settings.node_by
         state.records = deque(state.records, maxlen=settings.trace_keep)
         self.controller.decisions = deque(self.controller.decisions, maxlen=settings.decisions_keep)
         for name, seconds in (("hpc-tick", settings.tick_s), ("hpc-sweep", settings.sweep_s)):

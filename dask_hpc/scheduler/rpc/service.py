@@ -266,7 +266,6 @@ class Service:
             settings, wanted = self._wished(changes, policy, pickled, given)
             self.engine.tracing.to(settings.trace_path)
         self.engine.use_settings(settings)
-        self.engine.state.nodes.by = settings.node_by
         self.engine.lifecycle.settings_changed()
         if wanted is not self.engine.controller.policy:
             self.engine.controller.use(wanted)
