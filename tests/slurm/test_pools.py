@@ -73,6 +73,9 @@ def test_adapt_takes_no_other_options_with_pools_than_without(made: Any) -> None
 def test_bounds_are_given_in_workers_or_in_jobs(made: Any) -> None:
     with pytest.raises(ValueError, match=r"minimum is 2 .workers. and minimum_jobs is 1; give one of them"):
         made.adapt(minimum=2, minimum_jobs=1)
+    with pytest.raises(ValueError, match=r"maximum is 1 .workers., less than the 2 of a job; .*_jobs=1"):
+        made.adapt(maximum=1)
+    assert made.adapt(maximum=0).maximum == 0
 
 
 @pytest.mark.parametrize("pool", [None, "staging"])

@@ -23,6 +23,7 @@ from dask_hpc.deploy.slurm.pools import OPTIONS, read_pools
 from dask_hpc.deploy.slurm.reconcile import Reconciled
 from dask_hpc.deploy.specified import DEFAULT_POOL
 from dask_hpc.scheduler.leaving.releases import Releases
+from dask_hpc_policies.numeric import whole
 
 
 class SLURMCluster(Reconciled, StockCluster):
@@ -131,6 +132,10 @@ class SLURMCluster(Reconciled, StockCluster):
                     text = f"{bound} is {kwargs[bound]!r} (workers) and {bound}_jobs is {jobs!r}"
                     raise ValueError(f"{text}; give one of them")
                 kwargs[bound] = workers_of(f"{bound}_jobs", jobs, self.workers_per_node)
+        most, each = whole(kwargs.get("maximum")), self.workers_per_node
+        if most is not None and 0 < most < each:  # for ever
+            text = f"maximum is {most!r} (workers), less than the {each} of a job; none would come"
+            raise ValueError(f"{text}: write maximum_jobs=1, or {each} or more")
         if self._grouped:
             kwargs.setdefault("worker_key", job_of)
         self._failures.clear()
