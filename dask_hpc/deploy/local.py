@@ -14,7 +14,7 @@ from dask.utils import parse_timedelta
 from distributed.core import Status
 
 from dask_hpc.deploy.arguments import check_counts, check_flags, with_preload
-from dask_hpc.deploy.pooled import Pooled, check_name, checked, role_resources
+from dask_hpc.deploy.pooled import Pooled, checked, named, role_resources
 from dask_hpc.deploy.specified import DEFAULT_POOL
 
 #: What a pool may say, with what that is called for a worker.
@@ -66,7 +66,7 @@ class LocalCluster(Pooled, distributed.LocalCluster):
     def __init__(
         self, *args: Any, pools: Mapping[str, Mapping[str, Any]] | None = None, **kwargs: Any
     ) -> None:
-        self.pools = _read(pools or {})
+        self.pools = _read({} if pools is None else pools)
         self._of_pool = itertools.count()
         if kwargs.get("worker_class") is None:  # one of the user's may take no preload
             kwargs |= with_preload(kwargs, "worker", "preload", "dask_hpc.worker.interrupted")
@@ -132,8 +132,7 @@ class LocalCluster(Pooled, distributed.LocalCluster):
 def _read(pools: Mapping[str, Mapping[str, Any]]) -> dict[str, LocalPool]:
     """The pools by name, the default one (no name) included."""
     found = {DEFAULT_POOL: LocalPool(DEFAULT_POOL)}
-    for name, given in pools.items():
-        check_name("pools", name)
+    for name, given in named("pools", pools):
         said = checked(f"pools[{name!r}]", given, _ALLOWED, "n_workers")
         options = {_OPTIONS[key]: value for key, value in said.items() if key in _OPTIONS}
         options["resources"] = {**(said.get("resources") or {}), **role_resources(said["role"], None)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, ItemsView, Mapping
 from typing import Any
 
 from dask_hpc.deploy.adaptive import PolicyAdaptive
@@ -83,6 +83,15 @@ class PoolAdaptive(PolicyAdaptive):
         """Those that could not go are left alone for a while, those of the other pools for ever."""
         there = super().observed
         return super()._left_alone() | (there - self._mine(there))
+
+
+def named(where: str, pools: Any) -> ItemsView[str, Any]:
+    """What pools say, by name; raises ValueError when it is not by name, or a name is not allowed."""
+    if not isinstance(pools, Mapping):
+        raise ValueError(f"{where} is {pools!r}; allowed: options by name of the pool")
+    for name in pools:
+        check_name(where, name)
+    return pools.items()
 
 
 def check_name(where: str, name: Any) -> None:

@@ -77,6 +77,7 @@ def test_pools_have_sizes_and_roles_of_their_own_and_only_the_default_one_follow
         ({"staging": {"n_workers": -1}}, "is -1; allowed: a whole number"),
         ({"1st": {}}, "a letter first"),
         ({"staging": 3}, "is 3; allowed: options"),
+        (5, "pools is 5; allowed: options by name"),
         ({"staging": {"resources": 3}}, "is 3; allowed: amounts by name"),
     ],
 )

@@ -12,7 +12,7 @@ from typing import Any
 
 import dask
 
-from dask_hpc.deploy.pooled import check_name, checked, role_resources
+from dask_hpc.deploy.pooled import checked, named, role_resources
 from dask_hpc.deploy.slurm.jobs import SLURMJob, StockCluster
 from dask_hpc.deploy.specified import DEFAULT_POOL
 from dask_hpc_policies.model import COMPUTE
@@ -75,11 +75,8 @@ def read_pools(
     if pools is None:
         where = f"jobqueue.{config_name}.pools"
         pools = dask.config.get(where, None) or {}
-    if not isinstance(pools, Mapping):
-        raise ValueError(f"{where} is {pools!r}; allowed: options by name of the pool")
     found = {DEFAULT_POOL: Pool(DEFAULT_POOL, {})}
-    for name, given in pools.items():
-        check_name(where, name)
+    for name, given in named(where, pools):
         found[name] = _read(f"{where}[{name!r}]", name, given)
         try:
             options = found[name].job_options(common)
