@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 import uuid
 import warnings
@@ -625,9 +626,10 @@ def _raise_if_ended(row: dict[str, Any]) -> None:
 
 
 def _pool_hint(client: Client) -> int:
-    """Nodes that the client's cluster is going to have, when it knows."""
+    """Nodes that the client's cluster is going to have, when it knows; it plans and adapts by workers."""
     cluster = client.cluster
     plan = getattr(cluster, "plan", None)
     adaptive = getattr(cluster, "_adaptive", None)
     maximum = getattr(adaptive, "maximum", 0)
-    return int(max(len(plan) if plan else 0, maximum if isinstance(maximum, int) else 0))
+    workers = max(len(plan) if plan else 0, maximum if isinstance(maximum, int) else 0)
+    return math.ceil(workers / getattr(cluster, "workers_per_node", 1))

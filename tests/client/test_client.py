@@ -275,3 +275,5 @@ def test_a_job_may_be_as_wide_as_the_cluster_of_its_client_is_going_to_be():
     assert hint(plan={0, 1}, _adaptive=SimpleNamespace(maximum=1)) == 2
     # no bound is no number of nodes
     assert hint(plan={0, 1}, _adaptive=SimpleNamespace(maximum=math.inf)) == 2
+    # jobs of Slurm with two workers each
+    assert hint(plan={0, 1}, workers_per_node=2, _adaptive=SimpleNamespace(maximum=6)) == 3
