@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -63,6 +64,13 @@ def test_a_resource_is_told_with_all_its_digits() -> None:
     told = dict(one.split("=") for one in option(job.job_script(), "--resources").split(","))
     # a task may ask for all of it
     assert {name: float(amount) for name, amount in told.items()} == amounts
+
+
+def test_a_worker_has_its_whole_name_whatever_is_in_it() -> None:
+    for name in ("heat run-0", "O'Neil; $HOME-1", "SLURMCluster-0"):
+        [command] = re.findall("exec .*", SLURMJob("tcp://a", name=name, cores=1, memory="1 GB").job_script())
+        words = shlex.split(command)
+        assert words[words.index("--name") + 1] == name
 
 
 def test_adapt_takes_no_other_options_with_pools_than_without(made: Any) -> None:

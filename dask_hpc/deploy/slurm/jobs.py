@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import shlex
 from collections.abc import Mapping
 from numbers import Integral
 from typing import Any
@@ -51,6 +52,8 @@ class SLURMJob(stock.Job):
         self, *args: Any, resources: Mapping[str, float | None] | None = None, **kwargs: Any
     ) -> None:
         _check_sizes(kwargs)
+        if "name" in kwargs:  # it goes into the script, and a cluster's may have blanks
+            kwargs["name"] = shlex.quote(str(kwargs["name"]))
         super().__init__(*args, **kwargs)
         self._job_script_prologue = [*_exported(settings()), *(self._job_script_prologue or ())]
         # a shell between Slurm and the worker would keep Slurm's signals, or end on them
