@@ -36,7 +36,7 @@ class ChangedByHand(SpecifiedWorkers):
         # kept before we wait: another call may end meanwhile, and forget what has left
         removed = {
             spec: self._made[spec]
-            for spec in self.workers
+            for spec in list(self.workers)
             if spec not in self.worker_spec and spec in self._made
         }
         if removed and self.status == Status.running:

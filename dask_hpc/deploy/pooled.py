@@ -34,7 +34,7 @@ class Pooled(SafeScaling):
 
     def elsewhere(self) -> set[str]:
         """Names of the workers that are not of the default pool."""
-        specs = [spec for spec in self.worker_spec if self._pool_of(spec) != DEFAULT_POOL]
+        specs = [spec for spec in list(self.worker_spec) if self._pool_of(spec) != DEFAULT_POOL]
         return {str(name) for spec in specs for name in self._workers_of(spec)}
 
     def resources_elsewhere(self) -> list[str]:

@@ -152,7 +152,7 @@ class SafeScaling(WithRuntime, Sizes):
         ValueError
             When the cluster has no such worker.
         """
-        known = {str(name) for spec in self.worker_spec for name in self._workers_of(spec)}
+        known = {str(name) for spec in list(self.worker_spec) for name in self._workers_of(spec)}
         for name in workers:
             if str(name) not in known:
                 raise ValueError(f"worker is {name!r}; allowed: {', '.join(sorted(known)) or 'none now'}")
@@ -333,7 +333,7 @@ class SafeScaling(WithRuntime, Sizes):
             await asyncio.shield(self._correct_state())
         except Exception as error:
             known.update(self.workers)
-            failed = [spec for spec in self.worker_spec if spec in known and not self._has_begun(spec)]
+            failed = [spec for spec in list(self.worker_spec) if spec in known and not self._has_begun(spec)]
             logger.error("%d of the workers could not be started: %s", len(failed), _first_line(error))
             pools = {self._pool_of(spec) for spec in failed}
             for spec in failed:

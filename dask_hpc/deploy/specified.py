@@ -13,7 +13,10 @@ DEFAULT_POOL = ""
 
 
 class SpecifiedWorkers(SpecCluster):
-    """A cluster made of worker specifications, each of which stands for one worker or a group of them."""
+    """A cluster made of worker specifications, each of which stands for one worker or a group of them.
+
+    They change in the loop and on threads that ask for another size: who goes through them takes a copy.
+    """
 
     #: Specifications that were taken out by hand, and are there until their workers have left.
     _outgoing: set[Any]
@@ -33,7 +36,7 @@ class SpecifiedWorkers(SpecCluster):
     @property
     def workers_per_node(self) -> int:
         """Workers that come and go together."""
-        return max((len(self._workers_of(spec)) for spec in self.worker_spec), default=1)
+        return max((len(self._workers_of(spec)) for spec in list(self.worker_spec)), default=1)
 
     def together(self, workers: Iterable[Any]) -> list[set[Any]]:
         """Workers (by name) in groups that can only go together, with the rest of each group."""
@@ -44,7 +47,7 @@ class SpecifiedWorkers(SpecCluster):
         return str(self.worker_spec.get(spec, {}).get("pool", DEFAULT_POOL))
 
     def _specs(self, pool: str) -> list[Any]:
-        return [spec for spec in self.worker_spec if self._pool_of(spec) == pool]
+        return [spec for spec in list(self.worker_spec) if self._pool_of(spec) == pool]
 
     def _staying(self, pool: str) -> list[Any]:
         """Specifications of a pool but for those whose workers were taken out by hand."""
@@ -66,7 +69,7 @@ class SpecifiedWorkers(SpecCluster):
 
     def _starting(self, specs: Iterable[Any]) -> bool:
         """Whether some are being started: they may execute tasks already, and cannot be stopped halfway."""
-        return any(spec in self.worker_spec and spec not in self.workers for spec in specs)
+        return any(spec in self.worker_spec and spec not in self.workers for spec in list(specs))
 
     def _workers_of(self, spec: Any) -> list[Any]:
         """Names of the workers that one specification stands for."""
@@ -74,7 +77,7 @@ class SpecifiedWorkers(SpecCluster):
 
     def _spec_of(self, worker: Any) -> Any:
         """The specification that a worker, by name, comes from; the name itself when there is none."""
-        for spec in self.worker_spec:
+        for spec in list(self.worker_spec):
             if str(worker) in map(str, self._workers_of(spec)):
                 return spec
         return worker

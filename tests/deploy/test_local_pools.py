@@ -13,7 +13,7 @@ from distributed.utils_test import inc
 from outside import PATIENCE_S, until, workers
 
 import dask_hpc
-from dask_hpc.deploy.pooled import PoolAdaptive
+from dask_hpc.deploy.pooled import PoolAdaptive, Pooled
 from dask_hpc.scheduler.internals import selfcheck
 
 POOLS = {
@@ -111,6 +111,36 @@ def test_a_worker_that_leaves_without_having_come_does_not_end_what_the_cluster_
         cluster.loop.add_callback(watch.remove_worker, cluster.scheduler, "inproc://nobody")
         cluster.scale(2)
         until(lambda: len(cluster.scheduler_info["workers"]) == 2, "it hears of the other one")
+
+
+class Changing(Pooled):
+    """Workers a, b and c, the last of which leaves as somebody looks at the first one."""
+
+    def __init__(self):
+        self.worker_spec = {name: {} for name in "abc"}
+
+    def _look(self, spec):
+        self.worker_spec.pop("c", None)
+        return spec
+
+    def _pool_of(self, spec):
+        return super()._pool_of(self._look(spec))
+
+    def _workers_of(self, spec):
+        return super()._workers_of(self._look(spec))
+
+
+@pytest.mark.parametrize(
+    ("ask", "answer"),
+    [
+        (lambda cluster: cluster._specs("")[:2], ["a", "b"]),
+        (lambda cluster: cluster._spec_of("b"), "b"),
+        (lambda cluster: cluster.workers_per_node, 1),
+        (lambda cluster: cluster.elsewhere(), set()),
+    ],
+)
+def test_workers_may_leave_while_another_thread_asks_for_a_size(ask, answer):
+    assert ask(Changing()) == answer
 
 
 class Following(PoolAdaptive):

@@ -79,7 +79,7 @@ class Reconciled(Pooled):
         try:
             await super()._correct_state_internal()
         finally:
-            self._submitted |= {str(job.job_id) for job in self.workers.values() if job.job_id}
+            self._submitted |= {str(job.job_id) for job in list(self.workers.values()) if job.job_id}
 
     @property
     def expiring(self) -> set[Any]:
@@ -137,7 +137,7 @@ class Reconciled(Pooled):
         poll_s = settings().slurm_poll_s
         while self.status in (Status.created, Status.starting, Status.running):
             await asyncio.sleep(poll_s)
-            jobs = {job.job_id: spec for spec, job in self.workers.items() if job.job_id}
+            jobs = {job.job_id: spec for spec, job in list(self.workers.items()) if job.job_id}
             # what is submitted from here on has no row yet
             asked = {*self._submitted, *jobs}
             self.asked += 1
