@@ -170,7 +170,9 @@ def test_a_job_that_slurm_does_not_know_any_more_is_replaced_when_its_worker_has
         until(lambda: submitted(tmp_path) == 2, "it is replaced")
 
 
-def test_a_job_whose_worker_takes_long_to_start_again_keeps_its_node(fakes: Any, tmp_path: Path) -> None:
+def test_a_job_whose_worker_takes_long_to_start_again_keeps_its_node_but_not_for_ever(
+    fakes: Any, tmp_path: Path, monkeypatch: Any
+) -> None:
     told = tmp_path / "scancel.told"
     fakes("sbatch", SUBMIT)
     fakes("scancel", 'echo "$@" >> "$0.told"')
@@ -178,10 +180,18 @@ def test_a_job_whose_worker_takes_long_to_start_again_keeps_its_node(fakes: Any,
     timeout = {"distributed.deploy.lost-worker-timeout": "100 ms"}
     with dask.config.set(timeout), dask_hpc.SLURMCluster(**OPTIONS) as made:
         worker = with_worker(made)
+        until(lambda: made._come, "it has come")
         made.sync(worker.close)
-        looked = made.asked
-        until(lambda: made.asked > looked + 5, "it is asked again")
-        assert (list(made.workers), submitted(tmp_path), told.exists()) == ([worker.name], 1, False)
+        for state, most_s in (("RUNNING", reconcile.LOST_S), ("PENDING", 0.0)):
+            fakes("squeue", row(1, state))
+            until(lambda state=state: bool(made.queued) == (state == "PENDING"), "Slurm was asked")
+            monkeypatch.setattr(reconcile, "LOST_S", most_s)
+            looked = made.asked
+            until(lambda looked=looked: made.asked > looked + 5, "it is asked again")
+            assert (list(made.workers), submitted(tmp_path), told.exists()) == ([worker.name], 1, False)
+        fakes("squeue", row(1, "RUNNING"))
+        until(lambda: submitted(tmp_path) == 2, "in its place comes another one")
+        assert (worker.name in made.worker_spec, set(told.read_text().split())) == (False, {"1"})
 
 
 def test_a_rehearsal_gives_jobs_up_that_wait_before_others_and_knows_successors(fakes: Any) -> None:
@@ -346,7 +356,8 @@ def test_jobs_without_a_worker_are_in_a_row_only_until_one_has_a_worker() -> Non
         """Jobs a, b and c in one pool, without Slurm: a worker of a is there."""
 
         def __init__(self) -> None:
-            vars(self).update(_come=set(), _begun=set(), _expiring={}, pools={"": None}, workers={})
+            vars(self).update(_come=set(), _begun=set(), _expiring={}, _lost_s={})
+            self.pools, self.workers = {"": None}, {}
             self._failures, self.waits_s = Counter({"": reconcile.FAILURES - 1}), {"": deque()}
             self._wanted, self.worker_spec = {"": 3}, dict.fromkeys("abc")
 

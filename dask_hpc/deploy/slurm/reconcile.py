@@ -32,6 +32,8 @@ FAILURES = 3
 RETRY_S = 300.0
 #: How long `squeue` may take.
 SQUEUE_S = 30.0
+#: A job that goes on without a worker for so long does so for ever: nannies have given up by then.
+LOST_S = 300.0
 #: Ends that differ by less are the same.
 _SAME_S = 1.0
 
@@ -53,6 +55,8 @@ class Reconciled(Pooled):
         #: How often Slurm was asked what has become of the jobs.
         self.asked = 0
         self._come: set[Any] = set()
+        #: Since when jobs that run have had no worker any more.
+        self._lost_s: dict[Any, float] = {}
         #: Jobs that Slurm has begun.
         self._begun: set[Any] = set()
         self._trouble = ""
@@ -181,6 +185,12 @@ class Reconciled(Pooled):
                 if spec in self.workers:
                     self.workers.pop(spec).status = Status.closed
                 continue
+            if connected or row.state != "RUNNING" or spec not in self._come:
+                self._lost_s.pop(spec, None)
+            elif now_s - self._lost_s.setdefault(spec, now_s) > LOST_S:
+                logger.warning("Slurm job %s runs without a worker; another one takes its place", id)
+                del self.worker_spec[spec]
+                continue
             if row.state != "PENDING":
                 self._begun.add(spec)
             else:  # perhaps again: Slurm may put it back into its queue
@@ -200,6 +210,7 @@ class Reconciled(Pooled):
                     extended.add(pool)
         self._expiring = {spec: end_s for spec, end_s in self._expiring.items() if spec in self.worker_spec}
         self._come &= set(self.worker_spec)
+        self._lost_s = {spec: at_s for spec, at_s in self._lost_s.items() if spec in self.worker_spec}
         self._begun &= set(self.worker_spec)
         await self._replace()
         for pool in extended:
