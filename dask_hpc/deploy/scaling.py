@@ -180,7 +180,7 @@ class SafeScaling(WithRuntime, Sizes):
         if self._releases is not None and self._excess(pool) <= 0:
             # nobody has to go any more
             self._releases.refused.clear()
-        self._grow(pool)
+        self._grow(pool, self._at_once(pool))
         cast(Any, self.loop).add_callback(self._adjust, pool, anew=True)
         return NoOpAwaitable() if self.asynchronous else None
 
@@ -272,7 +272,7 @@ class SafeScaling(WithRuntime, Sizes):
                 await self._open()
             elif excess < 0:
                 # more were asked for while workers were leaving
-                self._grow(pool)
+                self._grow(pool, self._at_once(pool))
                 await self._open()
                 if self._excess(pool) < 0:
                     # it could not be started, and whoever looks after the jobs asks again

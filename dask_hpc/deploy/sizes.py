@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable
 from typing import Any
 
@@ -47,11 +48,15 @@ class Sizes(ChangedByHand):
             return excess, staying
         return (min(excess, spare), staying) if spare > 0 else (excess, followed)
 
-    def _grow(self, pool: str, most: float | None = None) -> None:
-        """Specify as many as are missing, or no more than `most` of them."""
-        while self._excess(pool) < 0 and most != 0:
+    def _at_once(self, pool: str) -> float:
+        """How many of a pool may be started at once; infinity: as many as are wanted."""
+        return math.inf
+
+    def _grow(self, pool: str, most: float) -> None:
+        """Specify as many as are missing, and no more than `most` of them."""
+        while self._excess(pool) < 0 and most > 0:
             self.worker_spec.update(self._next_spec(pool))
-            most = None if most is None else most - 1
+            most -= 1
 
     def _want_no_more(self, pools: Iterable[str], gone: Collection[Any] = ()) -> None:
         """What has gone, is about to (`gone`), or could not be started, is not asked for again."""

@@ -294,12 +294,12 @@ def test_why_nodes_have_stayed_is_told_no_more_once_nobody_has_to_go() -> None:
         )
         cluster._excess = lambda pool, excess=excess: excess
         cluster.forget_ended = cluster._warn_if_adaptive = cluster._adjust = lambda: None
-        grown: list[str] = []
-        cluster._grow = grown.append
+        grown: dict[str, float] = {}
+        cluster._at_once, cluster._grow = lambda pool: 2, grown.__setitem__
         cluster.loop = SimpleNamespace(add_callback=lambda *args, **options: None)
         SafeScaling._scale_pool(cluster, "", 3, False, True)
         assert releases.refused == told
-        assert (grown, cluster._wanted, cluster._force) == ([""], {"": 3}, {"": True})
+        assert (grown, cluster._wanted, cluster._force) == ({"": 2}, {"": 3}, {"": True})
 
 
 @pytest.mark.parametrize("starting", [False, True])

@@ -370,7 +370,7 @@ def test_jobs_without_a_worker_are_in_a_row_only_until_one_has_a_worker() -> Non
         def _pool_of(self, spec: str) -> str:
             return ""
 
-        def _grow(self, pool: str, most: float | None = None) -> None:
+        def _grow(self, pool: str, most: float) -> None:
             """None comes in place of those that have ended."""
 
         def _job(self, pool: str) -> Any:

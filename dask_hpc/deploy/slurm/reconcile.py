@@ -111,11 +111,13 @@ class Reconciled(Pooled):
             return min(jobs, there + may)
         return jobs
 
-    def _grow(self, pool: str, most: float | None = None) -> None:
+    def _at_once(self, pool: str) -> float:
+        return 1 if self._failures[pool] else math.inf  # after one that failed, one is tried
+
+    def _grow(self, pool: str, most: float) -> None:
         # the successor of a job is wanted also where no more than there are were asked for
         if self._failures[pool] < FAILURES:
-            # after one that failed, one is tried
-            super()._grow(pool, 1 if most is None and self._failures[pool] else most)
+            super()._grow(pool, most)
 
     async def _replace(self) -> None:
         """Ask for what is missing: for one job of a pool, and for the others once Slurm has taken that."""
