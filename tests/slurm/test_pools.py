@@ -228,17 +228,22 @@ def test_a_successor_is_asked_for_in_time_and_not_at_once() -> None:
         ({"cores": -1}, "cores is -1; allowed: "),
         ({"memory": "0 GB"}, "memory is '0 GB'; allowed: an amount above 0"),
         ({"memory": "much"}, "memory is 'much'; allowed: an amount"),
+        ({"job_directives_skip": "--mem"}, r"job_directives_skip is '--mem'; allowed: a list, .*\['--mem'\]"),
+        ({"job_script_prologue": "w"}, "job_script_prologue is 'w'; allowed: a list"),
+        ({"job_extra_directives": "--exclusive"}, "job_extra_directives is '--exclusive'; allowed: a list"),
+        ({"worker_extra_args": "--lifetime 1h"}, "worker_extra_args is '--lifetime 1h'; allowed: a list"),
     ],
 )
-def test_a_job_of_no_size_is_refused(options: dict[str, Any], text: str) -> None:
+def test_a_job_of_no_size_or_with_text_for_a_list_is_refused(options: dict[str, Any], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         SLURMJob("tcp://scheduler", name="one", **{"cores": 2, "memory": "1 GB", **options})
 
 
-def test_a_size_that_the_configuration_has_wrong_is_named_with_its_key() -> None:
+@pytest.mark.parametrize(("key", "value"), [("processes", 0), ("job-extra-directives", "--exclusive")])
+def test_what_the_configuration_has_wrong_is_named_with_its_key(key: str, value: Any) -> None:
     with (
-        dask.config.set({"jobqueue.slurm.processes": 0}),
-        pytest.raises(ValueError, match=r"jobqueue\.slurm\.processes is 0; allowed: "),
+        dask.config.set({f"jobqueue.slurm.{key}": value}),
+        pytest.raises(ValueError, match=rf"jobqueue\.slurm\.{key} is {value!r}; allowed: "),
     ):
         SLURMJob("tcp://scheduler", name="one", cores=2, memory="1 GB")
 

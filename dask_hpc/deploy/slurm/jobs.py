@@ -29,6 +29,8 @@ _AGENT = "--preload dask_hpc.agent --preload-nanny dask_hpc.agent"
 _SUBMIT_S = 120.0
 #: How `sbatch` begins the line with the number of the job.
 _SUBMITTED = "Submitted batch job "
+#: Options of which each entry is a line or a word: of a text each letter would be one.
+_LISTS = ("job_script_prologue", "job_extra_directives", "job_directives_skip", "worker_extra_args")
 _WALLTIME = re.compile(r"^#SBATCH (?:-t |--time=)(\S+)$", re.MULTILINE)
 
 
@@ -45,13 +47,13 @@ class SLURMJob(stock.Job):
     Raises
     ------
     ValueError
-        When a size of the job, or a resource's name or amount, is not allowed.
+        When a size of the job, or a resource's name or amount, is not allowed, or text stands for a list.
     """
 
     def __init__(
         self, *args: Any, resources: Mapping[str, float | None] | None = None, **kwargs: Any
     ) -> None:
-        _check_sizes(kwargs)
+        _check(kwargs)
         if "name" in kwargs:  # it goes into the script, and a cluster's may have blanks
             kwargs["name"] = shlex.quote(str(kwargs["name"]))
         super().__init__(*args, **kwargs)
@@ -104,16 +106,18 @@ class SLURMJob(stock.Job):
         self.status = Status.closed
 
 
-def _check_sizes(options: Mapping[str, Any]) -> None:
-    """Raise ValueError for sizes that no job can have; those that are missing are stock's affair."""
+def _check(options: Mapping[str, Any]) -> None:
+    """Raise ValueError for what no job can have; what is missing is stock's affair."""
     section = f"jobqueue.{options.get('config_name') or 'slurm'}"
-    for name in ("cores", "processes", "memory"):
+    for name in ("cores", "processes", "memory", *_LISTS):
         value = options.get(name)
-        where = name if value is not None else f"{section}.{name}"
+        where = name if value is not None else f"{section}.{name.replace('_', '-')}"
         value = dask.config.get(where, None) if value is None else value
         if value is None:
             continue
-        if name == "memory":
+        if name in _LISTS:
+            fits, allowed = not isinstance(value, str) or not value, f"a list, such as [{value!r}]"
+        elif name == "memory":
             try:
                 fits, allowed = parse_bytes(value) > 0, "an amount above 0, such as '16 GB'"
             except (TypeError, ValueError):
