@@ -25,6 +25,12 @@ def each(spans: Spans) -> int:
     return max(1, -(-len(spans.nodes) // MAX_ROWS))
 
 
+def told_row(spans: Spans) -> str:
+    """What a row is, in words."""
+    many = each(spans)
+    return "A row is a node." if many == 1 else f"A row is {many} nodes, in the colour of most of them."
+
+
 def coarse(spans: Spans) -> Spans:
     """The same with at most `MAX_ROWS` rows of nodes, each named by its first and last node.
 

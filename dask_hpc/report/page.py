@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dask_hpc.report import svg
+from dask_hpc.report.coarse import coarse, told_row
 from dask_hpc.report.looks import Look, format_seconds
 from dask_hpc.report.markup import render, seconds
 from dask_hpc.report.timeline import FeedEntry, JobHistory, Timeline, build_timeline
@@ -139,14 +140,14 @@ def _facts(timeline: Timeline) -> list[tuple[str, str]]:
 
 
 def _nodes(timeline: Timeline, styles: Mapping[str, Look]) -> dict[str, Any]:
-    if not timeline.spans.nodes:
+    spans = coarse(timeline.spans)
+    if not spans.nodes:
         return {}
-    height = svg.row_px(len(timeline.spans.nodes))
     return {
-        "names": timeline.spans.nodes if height >= svg.TEXT_ROW_PX else (),
-        "count": len(timeline.spans.nodes),
-        "height": height,
-        "chart": svg.node_map(timeline.spans, styles),
+        "names": spans.nodes,
+        "row": told_row(timeline.spans),
+        "height": svg.NODE_ROW_PX,
+        "chart": svg.node_map(spans, styles),
     }
 
 

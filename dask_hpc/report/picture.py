@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dask_hpc.report import svg
-from dask_hpc.report.coarse import coarse, each
+from dask_hpc.report.coarse import coarse, each, told_row
 from dask_hpc.report.figure import spans_figure
 from dask_hpc.report.looks import format_seconds
 from dask_hpc.report.markup import render
@@ -99,7 +99,6 @@ class TimelinePicture:
         }
         jobs = list(spans.labels)[-MAX_JOBS:]
         told = self._told()
-        row_px = svg.row_px(len(spans.nodes))
         parts = [svg.marks(spans, styles), svg.node_map(spans, styles), svg.job_sizes(spans, jobs, styles)]
         if spans.power:
             parts.append(svg.power_lane(spans))
@@ -107,8 +106,7 @@ class TimelinePicture:
         for part in parts:
             tops.append(top)
             top += part.height + svg.GAP_PX
-        if row_px >= svg.TEXT_ROW_PX:
-            names += [(tops[1] + (i + 0.5) * row_px + 4, node) for i, node in enumerate(spans.nodes)]
+        names += [(tops[1] + (i + 0.5) * svg.NODE_ROW_PX + 4, node) for i, node in enumerate(spans.nodes)]
         names += [
             (tops[2] + (i + 0.6) * svg.JOB_ROW_PX, f"{styles[job].letter} {spans.labels[job]}")
             for i, job in enumerate(jobs)
@@ -152,8 +150,7 @@ class TimelinePicture:
 
     def _shared(self) -> str:
         """What a row is where it is not one node."""
-        many = each(self.spans)
-        return f"A row is {many} nodes, in the colour of most of them." if many > 1 else ""
+        return told_row(self.spans) if each(self.spans) > 1 else ""
 
     def _row(self, job: str, letter: str) -> tuple[str, str, str, str, str]:
         """Letter, name, how long it waited and ran, and its sizes."""

@@ -14,12 +14,11 @@ from dask_hpc.report.looks import Look, format_seconds, ticks
 from dask_hpc.report.spans import DRAINING, LOST, End, JobSpan, NodeSpan, PowerSpan, Spans
 from dask_hpc_policies.wording import counted
 
-#: Rows lower than this carry no text.
-TEXT_ROW_PX = 12
 #: Spans narrower than this share of the width carry no text.
 TEXT_WIDTH = 0.025
-#: Height of a row of the chart of job sizes, and of its largest job; of the chart of utilization; of marks.
-JOB_ROW_PX, _JOB_BAR_PX, UTILIZATION_PX, MARKS_PX = 40, 34, 96, 12
+#: Height of a row of nodes; of one of the chart of job sizes, and of its largest job; of the chart of
+#: utilization; of marks.
+NODE_ROW_PX, JOB_ROW_PX, _JOB_BAR_PX, UTILIZATION_PX, MARKS_PX = 24, 40, 34, 96, 12
 #: Height of the lane of power, and a bound above so many times the draw is not drawn: it is none.
 POWER_PX, OPEN_BOUND = 72, 4.0
 #: Height of a heading, and of what is left free below a chart, where several stand in one picture.
@@ -118,39 +117,31 @@ def _anchor(x: float) -> str:
     return "start" if x < 4 else "end" if x > 94 else "middle"
 
 
-def row_px(rows: int) -> int:
-    """Height of one row of a chart with `rows` rows."""
-    return max(3, min(24, 4_000 // max(1, rows)))
-
-
 def node_map(spans: Spans, styles: Mapping[str, Look]) -> Drawing:
     """One row a node over time, filled by the job that holds it; what is predicted is pale."""
-    height = row_px(len(spans.nodes))
     row = {node: index for index, node in enumerate(spans.nodes)}
     shapes: list[Shape] = []
     for span in spans.node_spans:
-        shapes += _node_span(span, row[span.node] * height, height, spans, styles)
-    total = height * len(spans.nodes)
+        shapes += _node_span(span, row[span.node] * NODE_ROW_PX, spans, styles)
+    total = NODE_ROW_PX * len(spans.nodes)
     label = f"Node map: which job held each of {counted(len(spans.nodes))} over time"
     return Drawing(total, label, [*shapes, *_over(spans, total)])
 
 
-def _node_span(
-    span: NodeSpan, y: int, height: int, spans: Spans, styles: Mapping[str, Look]
-) -> Iterator[Shape]:
+def _node_span(span: NodeSpan, y: int, spans: Spans, styles: Mapping[str, Look]) -> Iterator[Shape]:
     x, width = _x(span.start_s, spans.start_s, spans.end_s), _width(span, spans)
     style = styles.get(span.job) if span.job is not None else None
     holder = "no named job" if span.job is None else spans.labels.get(span.job, span.job)
     title = f"{span.node}: {holder}, {'predicted' if span.predicted else span.state}, {_when(span, spans)}"
-    gap = 1 if height > 6 else 0
+    height = NODE_ROW_PX - 1  # a gap between rows
     lost = span.state == LOST
     filled = {"fill_id": style.fill_id} if style and not lost else {"css": "lost" if lost else "idle"}
-    yield _rect(x, width, y, height - gap, title=title, **filled)
+    yield _rect(x, width, y, height, title=title, **filled)
     if span.state == DRAINING:
-        yield _rect(x, width, y + 1, max(1, height - gap - 2), css="draining")
+        yield _rect(x, width, y + 1, height - 2, css="draining")
     text = "lost" if lost else f"{style.letter} {holder}" if style else ""
-    if text and height >= TEXT_ROW_PX and width >= 100 * TEXT_WIDTH:
-        yield Label(x, width, y, height - gap, text[:60], height / 2 + 4)
+    if text and width >= 100 * TEXT_WIDTH:
+        yield Label(x, width, y, height, text[:60], NODE_ROW_PX / 2 + 4)
 
 
 def job_sizes(spans: Spans, jobs: Sequence[str], styles: Mapping[str, Look]) -> Drawing:

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from dask_hpc.report.coarse import MAX_ROWS, coarse, each
 from dask_hpc.report.figure import spans_figure
+from dask_hpc.report.page import build_report
 from dask_hpc.report.picture import TimelinePicture
 from dask_hpc.report.spans import NodeSpan, Spans
+from dask_hpc.trace.records import NodeEvent
 
 #: Three nodes a row, seen in whole seconds of ten.
 NODES = tuple(f"n{i}" for i in range(3 * MAX_ROWS))
@@ -86,6 +88,15 @@ def test_a_picture_of_five_hundred_nodes_is_small_and_says_what_a_row_is():
     assert "node-0 to node-7: a, up, 1.0 s to 2.0 s" in html
     # with a rectangle for each change of each node it would be ten times as much
     assert len(html) < 250_000
+
+
+def test_the_page_of_a_run_on_two_thousand_nodes_has_rows_that_can_be_seen():
+    nodes = tuple(f"node-{i}" for i in range(2000))
+    records = [NodeEvent(t_s=float(t), nodes=nodes, job="a" if t % 2 else None) for t in range(20)]
+    page = build_report(records)
+    assert "A row is 32 nodes, in the colour of most of them." in page
+    assert "node-0 to node-31: a, up, 1.0 s to 2.0 s" in page
+    assert len(page) < 300_000, "with a rectangle for each change of each node: 8 MB"
 
 
 def test_two_pictures_of_a_page_give_out_no_name_twice():
