@@ -114,12 +114,11 @@ class Result:
         """Time, watts and both bounds, whenever one of them changes."""
         if self.corridor is None or self.machine.corridor is None:
             return []
-        bounds, draw = self.machine.corridor, list(self.corridor.draw)
+        bounds, drawn = self.machine.corridor, dict(self.corridor.draw)
         watts: float | None = None
         rows = []
-        for t_s in sorted({*(t_s for t_s, _ in draw), *(step[0] for step in bounds.steps)}):
-            while draw and draw[0][0] <= t_s:
-                watts = draw.pop(0)[1]
+        for t_s in sorted({*drawn, *(step[0] for step in bounds.steps)}):
+            watts = drawn.get(t_s, watts)
             step = bounds.at(t_s)
             rows.append((t_s, watts, *((None, None) if step is None else step[1:])))
         return rows
