@@ -225,6 +225,15 @@ def test_a_malleable_victim_is_not_interrupted_and_gets_its_node_back() -> None:
     assert state.robbed == {}
 
 
+def test_a_job_that_is_robbed_again_keeps_no_nodes_from_those_behind_it() -> None:
+    # it runs: it has no need of a place in the plan
+    robbed = running("m", 4, kind="malleable", constraint="pof2")
+    state = StealingState(robbed={"m": 8})
+    decision, after = ask(failed("thief", 2), robbed, rigid("small", 1), idle=1, state=state)
+    assert acts(decision) == [("shrink", "m", 2), ("start", "thief", 2), ("start", "small", 1)]
+    assert after.robbed == {"m": 8}, "it gets back what it had before it was robbed first"
+
+
 def test_malleable_victims_can_be_switched_off() -> None:
     small, big = running("small", 1), running("m", 4, kind="malleable")
     found = acts(ask(failed("thief", 2), small, big, idle=1, malleable_victims=False)[0])

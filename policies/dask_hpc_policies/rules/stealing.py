@@ -162,8 +162,7 @@ class _Plan:
         if self.blocked is not None:
             self._hold(job, ReasonCode.BEHIND_HEAD, f"waits behind {self.blocked}", {"head": self.blocked})
             return
-        failed = job.interruption == "failure"
-        if failed and self.free.least_nodes(self.view.now_s, expected_s(job)) < need:
+        if job.interruption == "failure":
             self._rob(job, need - self.idle_nodes, need, whole=True)
         size = self._size_now(job, need)
         if size is None:

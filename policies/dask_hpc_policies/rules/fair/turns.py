@@ -82,7 +82,7 @@ def advance(virtual: Virtual, works: Collection[Work], threads: int, seconds: fl
         # until the first of them ends
         step_s = min([seconds, *(_left_s(work, after) / share for work, share in served)])
         for work, share in served:
-            after[work.id] = min(after[work.id] + share * step_s, work.done_s + work.left_s)
+            after[work.id] += share * step_s
         seconds -= step_s
         clock_s += level * step_s
     kept = {work.id: work for work in works if work.id in present or _left_s(work, after) > _NOTHING_S}
