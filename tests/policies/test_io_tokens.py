@@ -82,6 +82,14 @@ def test_a_change_is_noticed_long_before_the_next_regular_trial():
     assert set(used) == {4}
 
 
+def test_one_sample_that_is_far_off_begins_no_new_search():
+    _, found = learn(Tokens(1), curve(4, 0.1), 16, 30)
+    found = Tokens(found.now, found.rates, settled=True)
+    known = found.seen(4, 150.0, 16)
+    assert known.settled, "half as much again, once"
+    assert learn(known, curve(4, 0.1), 16, module.RECENT)[1].settled
+
+
 def test_samples_of_another_number_and_of_nothing_teach_nothing():
     known = Tokens(2, {2: (10.0, 1)})
     assert known.seen(3, 5.0, 8) is known

@@ -56,6 +56,19 @@ def test_a_job_that_starts_small_grows_in_that_moment_and_not_at_the_next_event(
     assert (row.nodes, row.end_s) == (((0.0, 8), (20.0, 0)), 20.0)
 
 
+@pytest.mark.parametrize("snapshots", [False, True])
+@pytest.mark.parametrize("policy", ["fcfs-malleable", "io-aware"])
+def test_a_job_that_is_resized_at_its_scheduling_points_grows_there_and_nowhere_else(
+    policy: str, snapshots: bool
+) -> None:
+    # "b" ends within the first stage of "a", and "c" within the second
+    stages = (Compute(work=40.0), SchedulingPoint(), Compute(work=80.0))
+    job = replace(malleable("a", 2, 2, 8, 120.0), program=Program(stages=stages, resize="points"))
+    work = workload(job, rigid("b", 2, 10.0), rigid("c", 4, 25.0), nodes=8)
+    row, *_ = run(work, policy, snapshots=snapshots).rows
+    assert row.nodes == ((0.0, 2), (20.0, 4), (40.0, 0))
+
+
 @pytest.mark.parametrize("policy", ["fcfs-malleable", "io-aware"])
 def test_nodes_that_join_a_job_while_a_resize_takes_its_time_are_given_to_nobody_else(policy: str) -> None:
     # "a" grows to 8 nodes from 0 on, for longer than a second; "b" comes meanwhile, and waits for its end

@@ -53,6 +53,16 @@ def test_the_band_holds_the_mean_and_what_comes(kind: str) -> None:
     assert held >= 3
 
 
+def test_the_band_of_the_next_sample_remembers_a_hundred_samples_and_forgets_two_hundred() -> None:
+    noise = np.random.default_rng(7).normal(scale=50, size=300)
+    wide = {}
+    for calm in (20, 200):
+        found = expected(np.where(np.arange(300) < 300 - calm, 1000 + noise, 1000), horizon=1, season=0)
+        wide[calm] = found.max_w - found.min_w
+    assert wide[20] > 100
+    assert wide[200] < 20
+
+
 def test_a_refit_of_three_hundred_samples_takes_at_most_three_seconds() -> None:
     at = np.arange(300)
     slow = 1500 + 300 * np.sin(2 * np.pi * at / 60) + np.random.default_rng(0).normal(scale=30, size=300)
