@@ -151,6 +151,15 @@ def pinned_to(job: JobView, id: str, lo: int) -> Limit | None:
     return Limit(lo=lo, hi=99, reason=Reason(ReasonCode.CLAMPED, f"at least {lo}")) if job.id == id else None
 
 
+def test_a_shrink_that_makes_room_for_nobody_gives_way_before_one_that_does() -> None:
+    # no more than two nodes can be given up
+    picture = view(0, running("a", 4), running("b", 4), pending("s", 2))
+    actions = (shrink("a", 2, head="s"), shrink("b", 2), start("s", 2))
+    through, refused = judged(picture, [watts(lower=600)], *actions)
+    assert through == [("shrink", "a", 2), ("start", "s", 2)]
+    assert refused == [("shrink", "b", "outside-sum")]
+
+
 def test_a_shrink_falls_with_the_start_that_it_makes_room_for() -> None:
     picture = view(0, running("a", 6), pending("h", 4))
     veto = VetoGuard(name="checkpoint", refuses=lambda _, action, __: no_start_of(action, "h"))

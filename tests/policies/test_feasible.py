@@ -100,6 +100,7 @@ CASES: list[tuple[Any, Facts | None, ReasonCode | None]] = [
     (expand(3), job(nodes=1, no_grow_s=3.0), None),
     # what a job below its minimum gets back may be any size up to its largest, in steps
     (expand(3), job(kind="rigid", nodes=2, min_nodes=4, max_nodes=4), None),
+    (expand(4), job(kind="rigid", nodes=2, min_nodes=4, max_nodes=4), None),
     (expand(5), job(kind="rigid", nodes=2, min_nodes=4, max_nodes=4), ReasonCode.OUT_OF_BOUNDS),
     (expand(3), job(nodes=1, constraint="pof2"), None),
     (shrink(2), job(), None),

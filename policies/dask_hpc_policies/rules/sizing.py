@@ -142,7 +142,7 @@ def shrink_in_order(jobs: Sequence[JobView], need_nodes: int, limits: Limits, he
     for job in jobs:
         if freed >= need_nodes:
             break
-        if job.nodes <= job.min_nodes or almost_done(job, limits):
+        if almost_done(job, limits):
             continue
         target = shrink_target(job, need_nodes - freed, limits.step)
         if target is not None:
@@ -157,11 +157,7 @@ def shrink_equally(jobs: Sequence[JobView], need_nodes: int, limits: Limits, hea
     None when some job cannot give its share (legal sizes may make another one give more): nobody shrinks.
     """
     eligible = [
-        job
-        for job in jobs
-        if job.nodes > job.min_nodes
-        and not almost_done(job, limits)
-        and shrink_target(job, 1, "next") is not None
+        job for job in jobs if not almost_done(job, limits) and shrink_target(job, 1, "next") is not None
     ]
     if not eligible:
         return None
@@ -184,7 +180,7 @@ def reclaimable_nodes(jobs: Iterable[JobView], limits: Limits) -> int:
     """Nodes that `jobs` could free together under `limits`, each down to its smallest legal size."""
     total = 0
     for job in jobs:
-        if job.nodes > job.min_nodes and not almost_done(job, limits):
+        if not almost_done(job, limits):
             target = shrink_target(job, job.nodes, limits.step)
             total += 0 if target is None else job.nodes - target
     return total
