@@ -17,6 +17,7 @@ made for other sizes or bounds is dropped.
 ``hold=no`` starts jobs first come, first served whatever they draw, and resizes running ones alone.
 Levers that are not there are not pulled (`PowerView.levers`): without ``hold`` it is as with ``hold=no``,
 without ``resize`` running jobs keep their sizes, without ``start`` jobs start on what they ask for.
+Evolving jobs give up what they ask to give up, and get more only while there are no bounds.
 ``lookahead=yes`` keeps jobs that draw much for an announced higher corridor, and starts nobody whose smallest
 size would not leave room for a lower one that is announced for its time: until its walltime is up, or its
 end is expected; of a job without either, within the horizon of the forecast.
@@ -48,6 +49,7 @@ from dask_hpc_policies.power.unexplained import unexplained
 from dask_hpc_policies.power.view import PowerView, fits, seen
 from dask_hpc_policies.power.watts import node_w
 from dask_hpc_policies.rules.admission import Pass, needed_nodes
+from dask_hpc_policies.rules.requests import answer_for_more, grant_fewer
 from dask_hpc_policies.rules.sizing import Resizes
 from dask_hpc_policies.wording import counted
 
@@ -78,8 +80,10 @@ def decide(view: ClusterSnapshot, state: None, params: Any) -> tuple[Decision, N
     """Keep the draw inside the corridor; without one, first come, first served."""
     power = seen(view)
     plan = Pass(view)
+    grant_fewer(plan)
     if power is None or not power.acts or not power.bounded:
         plan.admit()
+        answer_for_more(plan)
         return plan.answer(), state
     terms = terms_of(params)
     if not power.may("hold"):
@@ -97,6 +101,10 @@ def decide(view: ClusterSnapshot, state: None, params: Any) -> tuple[Decision, N
         _carry_out(plan, power, terms)
     if terms.hold:
         _hold(plan, power, terms)
+        left = [job for job in plan.waiting if job.id not in plan.reasons and needed_nodes(job) is not None]
+        plan.head = left[0] if left else None
+    bounded = f"no job grows because it asks while there are bounds: allowed are {power.span}"
+    answer_for_more(plan, Reason(ReasonCode.CORRIDOR, bounded, _data(power)))
     return plan.answer(), state
 
 

@@ -24,11 +24,14 @@ def grant_fewer(plan: Pass) -> None:
             _give_up(plan, job, wanted)
 
 
-def answer_for_more(plan: Pass) -> None:
-    """Grant or deny the nodes that evolving jobs of the pass ask for, when all have started that can."""
+def answer_for_more(plan: Pass, denied: Reason | None = None) -> None:
+    """Grant or deny the nodes that evolving jobs of the pass ask for, when all have started that can.
+
+    `denied`: why nobody is to get any.
+    """
     for job, wanted in _requests(plan):
         if wanted > job.nodes:
-            _ask_for_more(plan, job, wanted)
+            _ask_for_more(plan, job, wanted, denied)
 
 
 def _requests(plan: Pass) -> list[tuple[JobView, int]]:
@@ -45,7 +48,7 @@ def _give_up(plan: Pass, job: JobView, wanted: int) -> None:
     plan.resize(Resizes(shrinks=(_shrink(job, target),), freed_nodes=job.nodes - target))
 
 
-def _ask_for_more(plan: Pass, job: JobView, wanted: int) -> None:
+def _ask_for_more(plan: Pass, job: JobView, wanted: int, denied: Reason | None) -> None:
     more = wanted - job.nodes
     text = f"asks for {counted(wanted)}, has {job.nodes}"
     data = {"from_nodes": job.nodes, "to_nodes": wanted, "idle_nodes": plan.idle_nodes}
@@ -53,6 +56,8 @@ def _ask_for_more(plan: Pass, job: JobView, wanted: int) -> None:
     if wanted > job.max_nodes or not is_legal(job.constraint, wanted):
         why = f"{counted(wanted)}: at most {job.max_nodes}, constraint {job.constraint}"
         plan.suppress(action, Reason(ReasonCode.OUT_OF_BOUNDS, why, data))
+    elif denied is not None:
+        plan.suppress(action, denied)
     elif plan.head is not None:
         why = f"{plan.head.id} waits for nodes, {plan.idle_nodes} are idle"
         plan.suppress(action, Reason(ReasonCode.BEHIND_HEAD, why, {**data, "head": plan.head.id}))
