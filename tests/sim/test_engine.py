@@ -192,6 +192,15 @@ def test_a_resize_changes_the_rest_of_the_time_by_the_speed_up() -> None:
     assert ends(run(work, Scripted({50.0: {"a": 2}})))["a"] == pytest.approx(150.0)
 
 
+def test_who_starts_has_the_nodes_that_a_job_has_given_up_and_no_others() -> None:
+    work = workload(malleable("a", 8, 1, 8, 100.0), rigid("b", 2, 5.0, submit_s=10.0), nodes=8)
+    log = run(work, Scripted({10.0: {"a": 6}}), node_ids=True).node_log
+    assert [(node, from_s, to_s) for node, key, from_s, to_s in log if key == 1] == [
+        (6, 10.0, 15.0), (7, 10.0, 15.0),
+    ]  # fmt: skip
+    assert [to_s for node, key, _, to_s in log if key == 0 and node in (6, 7)] == [10.0, 10.0]
+
+
 @examples(100)
 @given(malleable_workloads(), st.lists(st.integers(0, 20), min_size=1, max_size=20))
 def test_work_is_the_same_however_often_a_job_is_resized(work: Workload, numbers: list[int]) -> None:

@@ -145,6 +145,15 @@ def test_nothing_is_told_of_classes_where_nobody_names_one() -> None:
     assert any(isinstance(one, NodeEvent) and one.state == "lost" for one in recorded(engine))
 
 
+def test_a_job_that_comes_after_an_idle_time_is_struck_as_one_that_comes_at_once() -> None:
+    # what fails while nothing runs is passed over, up to the next job and not to what is listed for later
+    later = NodeFailure(t_s=1e6, node=0, downtime_s=1.0)
+    failures = Failures(listed=(later,), node_mtbf_s=1000.0, downtime_s=1.0)
+    jobs = [rigid("a", 1, 1.0), rigid("b", 1, 2000.0, submit_s=20_000.0)]
+    assert [run(workload(*jobs, nodes=4, failures=failures), seed=seed).rows[1].restarts > 0
+            for seed in range(4)].count(True) >= 2  # fmt: skip
+
+
 def test_random_failures_of_one_class_are_the_same_whatever_others_there_are() -> None:
     jobs = [rigid(f"j{i}", 4, 50.0, submit_s=10.0 * i) for i in range(10)]
 

@@ -23,7 +23,7 @@ from sim_worlds import (
 from dask_hpc.sim import Machine, Options, Workload
 from dask_hpc.sim.engine.asking import BySession
 from dask_hpc.sim.engine.engine import Engine
-from dask_hpc.sim.model.job import Compute, Program, SchedulingPoint
+from dask_hpc.sim.model.job import Compute, Delay, Program, Repeat, SchedulingPoint
 from dask_hpc.sim.model.machine import PUBLISHED
 from dask_hpc_policies import registry
 
@@ -67,6 +67,18 @@ def test_a_job_that_is_resized_at_its_scheduling_points_grows_there_and_nowhere_
     work = workload(job, rigid("b", 2, 10.0), rigid("c", 4, 25.0), nodes=8)
     row, *_ = run(work, policy, snapshots=snapshots).rows
     assert row.nodes == ((0.0, 2), (20.0, 4), (40.0, 0))
+
+
+def test_what_a_program_does_after_a_resize_takes_its_time_also_what_it_repeats() -> None:
+    program = Program(
+        stages=(Compute(work=40.0), SchedulingPoint(), Compute(work=80.0)),
+        resize="points",
+        on_reconfiguration=(Repeat(stages=(Delay(seconds=2.0),), times=3),),
+        on_expansion=(Delay(seconds=1.0),),
+    )
+    job = replace(malleable("a", 2, 2, 8, 120.0), program=program)
+    row, *_ = run(workload(job, rigid("b", 2, 10.0), nodes=4), "fcfs-malleable").rows
+    assert row.nodes == ((0.0, 2), (20.0, 4), (47.0, 0))
 
 
 @pytest.mark.parametrize("policy", ["fcfs-malleable", "io-aware"])

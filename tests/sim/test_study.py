@@ -81,6 +81,7 @@ def test_rows_are_medians_and_changes_are_run_by_run(tmp_path: Path) -> None:
     assert half.statistic("makespan_s", "mean") == pytest.approx(sum(values) / 3)
     assert half.statistic("makespan_s", "change") == pytest.approx(100 * (values[1] / 2871 - 1))
     assert whole.statistic("makespan_s", "better") == 100.0
+    assert f"  {values[0]:.2f} {values[2]:.0f}  " in found.table(), "from the lowest to the highest"
     assert fcfs.pairs == ()
     assert fcfs.statistic("makespan_s", "change") is None
     beside = found.published[0]

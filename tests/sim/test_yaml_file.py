@@ -242,6 +242,14 @@ def test_a_text_that_is_no_workload(text: str, said: str) -> None:
     assert said in str(error.value)
 
 
+def test_a_file_may_have_as_many_jobs_as_are_allowed_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(yaml_file, "_MOST_JOBS", 3)
+    text = "machine: {nodes: 4}\njobs:\n" + "- {name: a, nodes: 1, runtime: 1}\n" * 3
+    assert len(parse(text, "w.yaml").jobs) == 3
+    with pytest.raises(WorkloadError, match="more than 3 jobs"):
+        parse(text + "- {name: a, nodes: 1, runtime: 1}\n", "w.yaml")
+
+
 def test_many_jobs_of_a_name_are_numbered_past_ids_that_are_given_soon() -> None:
     began_s = time.process_time()
     jobs = parse(
