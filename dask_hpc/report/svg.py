@@ -150,7 +150,7 @@ def job_sizes(spans: Spans, jobs: Sequence[str], styles: Mapping[str, Look]) -> 
     for span in spans.job_spans:
         if span.job in of_job:
             of_job[span.job].append(span)
-    most = max((span.nodes for own in of_job.values() for span in own), default=1) or 1
+    most = max((span.nodes for own in of_job.values() for span in own), default=1)
     total = JOB_ROW_PX * len(jobs)
     shapes: list[Shape] = list(_grid(spans.end_s - spans.start_s, total))
     for index, (job, own) in enumerate(of_job.items()):

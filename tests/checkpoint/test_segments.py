@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import dask
 import numpy as np
+import psutil
 import pytest
 
 from dask_hpc.checkpoint import disk
@@ -252,6 +253,16 @@ def test_what_the_memory_has_no_room_for_is_on_the_disk_and_found_there(tmp_path
     disk.remove(memory)
     assert not memory.exists()
     assert list(base.iterdir()) == []
+
+
+def test_many_segments_on_the_disk_take_no_more_open_files_than_one(tmp_path):
+    memory = tmp_path / "memory"
+    memory.mkdir(mode=0o700)
+    segments = small(memory, tmp_path, 0)
+    segments.reserve(PAGE)
+    before = psutil.Process().num_fds()
+    assert len({segments.reserve(PAGE) for _ in range(5)}) == 5
+    assert psutil.Process().num_fds() == before
 
 
 def test_files_in_memory_that_nobody_needs_go_before_the_disk_is_taken(tmp_path):

@@ -14,7 +14,9 @@ from dask_hpc.report.figure import spans_figure
 from dask_hpc.report.page import build_report
 from dask_hpc.report.picture import TimelinePicture
 from dask_hpc.report.spans import NodeSpan, Spans
-from dask_hpc.trace.records import NodeEvent
+from dask_hpc.trace.records import NodeEvent, Pass
+from dask_hpc_policies.decision import Decision
+from dask_hpc_policies.model import ClusterSnapshot
 
 #: Three nodes a row, seen in whole seconds of ten.
 NODES = tuple(f"n{i}" for i in range(3 * MAX_ROWS))
@@ -97,6 +99,16 @@ def test_the_page_of_a_run_on_two_thousand_nodes_has_rows_that_can_be_seen():
     assert "A row is 32 nodes, in the colour of most of them." in page
     assert "node-0 to node-31: a, up, 1.0 s to 2.0 s" in page
     assert len(page) < 300_000, "with a rectangle for each change of each node: 8 MB"
+
+
+def test_the_page_says_how_long_decisions_took():
+    passes = [
+        Pass(policy={}, snapshot=ClusterSnapshot(now_s=float(t)), decision=Decision(), decide_s=took_s)
+        for t, took_s in enumerate((0.001, 0.004, 0.001))
+    ]
+    page = build_report(passes)
+    assert ">4 ms<" in page, "the longest"
+    assert "3, 2 ms each on average" in page
 
 
 def test_two_pictures_of_a_page_give_out_no_name_twice():
