@@ -202,6 +202,7 @@ def test_it_is_told_how_far_it_is_and_what_was_found_stays_when_it_is_stopped():
     with pytest.raises(Cancelled):
         try_all(STATE, ROWS, FCFS, ASSUMED_S, stop, kept.append)
     assert shares == sorted(shares)
+    assert shares[0] == 0.0
     assert 5 < len(kept[-1].tried) < kept[-1].count
     assert f"of {kept[-1].count} not tried." in kept[-1].html("makespan_s", "Last end")
 
