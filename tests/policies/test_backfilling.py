@@ -79,6 +79,13 @@ def test_a_job_may_end_at_the_very_moment_at_which_a_reservation_begins(name: st
     assert started(decide(name, 4, HELD, HEAD, waiting("in-time", 4, 50.0))) == ["in-time"]
 
 
+@pytest.mark.parametrize("name", ["easy", "conservative"])
+def test_a_job_that_starts_in_this_moment_holds_its_nodes_for_as_long_as_it_takes(name: str) -> None:
+    first, head = waiting("first", 8, 50.0), waiting("head", 10, 10.0)
+    assert started(decide(name, 10, first, head, waiting("c", 2, 50.0))) == ["first", "c"]
+    assert started(decide(name, 10, first, head, waiting("c", 2, 51.0))) == ["first"]
+
+
 def test_a_job_that_fits_but_would_delay_the_head_is_told_so() -> None:
     decision = decide("easy", 4, HELD, HEAD, waiting("long", 3, 51.0))
     assert started(decision) == []
