@@ -229,7 +229,7 @@ def _hold(plan: Pass, power: PowerView, terms: Terms) -> None:
         if need is None or job.id in plan.reasons:
             continue
         if need > plan.idle_nodes and found is None:
-            continue
+            return  # those behind it wait for it
         least_w = need * (node_w(job, need, power.busy_w)[1] - power.idle_w)
         text = f"{counted(need)} draw {least_w:g} W more; {drawn}"
         if ahead is not None and not ahead.leaves_room(job):

@@ -156,3 +156,24 @@ def test_nobody_steals_while_the_decision_resizes() -> None:
     assert [type(one) for one in amended(view, Decision()).actions] == [Steal]
     shrink = Decision(actions=(Shrink(job="hungry", nodes=8, reason=WHY),))
     assert amended(view, shrink).actions == shrink.actions
+
+
+def test_jobs_that_ask_for_another_size_are_answered() -> None:
+    fewer, more = (job("a", 4, kind="evolving", requested_nodes=nodes) for nodes in (2, 6))
+    assert steps(decided(*picture(0, 5000, fewer))) == {"a": 2}
+    view, power = picture(0, 5000, more)
+    denied = decided(view, power)
+    assert steps(denied) == {}
+    (suppressed,) = denied.suppressed
+    assert (suppressed.action.TAG, suppressed.reason.code) == ("expand", ReasonCode.CORRIDOR)
+    # without bounds it is as with any other policy
+    free = replace(view, sections={})
+    assert steps(create("power-aware").decide(free, None)[0]) == {"a": 6}
+
+
+def test_who_waits_for_nodes_is_told_so_and_not_that_no_size_is_legal() -> None:
+    # the program has not been asked yet
+    view, _ = picture(0, 5000, job("a", 13), job("b", start_nodes=4), job("c", start_nodes=1))
+    decision = create("power-aware").decide(view, None)[0]
+    holds = {a.job: a.reason.code for a in decision.actions if isinstance(a, Hold)}
+    assert holds == {"b": ReasonCode.NOT_ENOUGH_NODES, "c": ReasonCode.BEHIND_HEAD}

@@ -129,25 +129,6 @@ def test_levers_that_are_not_there_are_not_pulled() -> None:
     assert found["heat-3"] == 2
 
 
-def test_jobs_that_ask_for_another_size_are_answered() -> None:
-    fewer, more = (job("pi-1", 4, kind="evolving", requested_nodes=nodes) for nodes in (2, 6))
-    assert steps(decided(picture(0, 5000, fewer))) == {"pi-1": 2}
-    denied = decided(picture(0, 5000, more))
-    assert steps(denied) == {}
-    (suppressed,) = denied.suppressed
-    assert (suppressed.action.TAG, suppressed.reason.code) == ("expand", ReasonCode.CORRIDOR)
-    # without bounds it is as with any other policy
-    free = replace(picture(0, 5000, more), sections={})
-    assert steps(create("power-aware").decide(free, None)[0]) == {"pi-1": 6}
-
-
-def test_who_waits_for_nodes_is_told_so_and_not_that_no_size_is_legal() -> None:
-    view = picture(0, 5000, job("pi-1", 13), job("heat-2", start_nodes=4), job("pi-3"))
-    decision = create("power-aware").decide(view, None)[0]  # and has not asked the program yet
-    holds = {a.job: a.reason.code for a in decision.actions if isinstance(a, Hold)}
-    assert holds == {"heat-2": ReasonCode.NOT_ENOUGH_NODES, "pi-3": ReasonCode.BEHIND_HEAD}
-
-
 def test_hungry_jobs_are_kept_for_an_announced_higher_corridor() -> None:
     jobs = [job("pi-1", 10), job("heat-2"), job("pi-3")]
     announced = ((800.0, 2500.0, 3500.0),)
