@@ -169,3 +169,15 @@ def test_a_simulation_holds_in_the_picture_what_its_jobs_held(options):
     assert held_node_s == pytest.approx(asked_node_s)
     assert len(spans.nodes) == result.machine.nodes
     assert list(spans.labels) == [run.id for run in result.runs]
+
+
+def test_beside_a_picture_stands_when_each_job_had_how_many_nodes():
+    spans = (
+        JobSpan(job="a", start_s=0.0, end_s=1.0, nodes=0),
+        JobSpan(job="a", start_s=1.0, end_s=3.0, nodes=2),
+        JobSpan(job="b", start_s=0.0, end_s=4.0, nodes=0),
+    )
+    picture = TimelinePicture(Spans(end_s=4.0, labels={"a": "a", "b": "b"}, job_spans=spans), "Jobs")
+    html = picture._repr_html_()
+    assert "2 nodes from 1 s to 3 s" in html
+    assert html.count("none yet") == 1

@@ -205,8 +205,11 @@ def test_who_drew_it_is_told_now_and_then_for_a_scheduler_that_is_killed():
     assert told[20][1]["jobs"]["a"]["energy_j"] == 60.0 * 1200
     lines = [encode_line(Header())]
     lines += [encode_line(Other(kind="draw", data={"t_s": t_s, "bill": bill})) for t_s, bill in told if bill]
+    # bounds that change begin no other bill, a corridor that is cleared ends it
+    lines.insert(2, encode_line(Other(kind="corridor", data={"mode": "policy"})))
     lines.append(encode_line(Other(kind="corridor", data={"mode": "none"})))
-    assert [one["total"]["energy_j"] for one in power_bills(parse_trace(lines))] == [120_000.0]
+    lines.append(encode_line(Other(kind="draw", data={"t_s": 2000, "bill": {"total": {"energy_j": 5.0}}})))
+    assert [one["total"]["energy_j"] for one in power_bills(parse_trace(lines))] == [120_000.0, 5.0]
 
 
 def test_runs_are_fitted_when_they_are_booked_and_few_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
