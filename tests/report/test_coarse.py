@@ -98,7 +98,7 @@ def test_the_page_of_a_run_on_two_thousand_nodes_has_rows_that_can_be_seen():
     page = build_report(records)
     assert "A row is 32 nodes, in the colour of most of them." in page
     assert "node-0 to node-31: a, up, 1.0 s to 2.0 s" in page
-    assert len(page) < 300_000, "with a rectangle for each change of each node: 8 MB"
+    assert len(page) < 300_000, "with a rectangle for each change of each node: 5 MB"
 
 
 def test_the_page_says_how_long_decisions_took():
