@@ -117,4 +117,7 @@ async def _identify(address: str, timeout_s: float) -> str:
         detail = one_line(str(error)) or type(error).__name__
         if detail.startswith("invalid literal"):
             detail = "what follows its colon is no port, such as 8786"
+    except Exception:
+        # the first bytes of anything else, such as a web page, are taken for sizes
+        detail = "what answers there is no server of Dask; the port of a scheduler is 8786 as a rule"
     raise click.ClickException(f"no scheduler answers at {address}: {detail}")

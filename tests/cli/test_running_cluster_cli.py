@@ -51,8 +51,9 @@ def test_a_wrong_address_is_one_line(command: str, address: str) -> None:
 
 
 @pytest.fixture
-def mute() -> Iterator[str]:
-    """Address of a port that accepts connections and never says anything."""
+def mute(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Address of a port that accepts connections and never says anything, or only what the test asks for."""
+    says: bytes = getattr(request, "param", b"")
     with socket.create_server(("127.0.0.1", 0)) as server:
         kept: list[socket.socket] = []
 
@@ -60,6 +61,7 @@ def mute() -> Iterator[str]:
             try:
                 while True:
                     kept.append(server.accept()[0])
+                    kept[-1].sendall(says)
             except OSError:
                 for connection in kept:
                     connection.close()
@@ -75,6 +77,12 @@ def mute() -> Iterator[str]:
 
 def test_a_server_that_says_nothing_is_one_line(mute: str) -> None:
     refused(run("status", "--address", mute, "--timeout", "500 ms"), 1, f"no scheduler answers at {mute}")
+
+
+@pytest.mark.parametrize("mute", [b"HTTP/1.1 400 Bad Request\r\n\r\n", bytes(64)], indirect=True)
+def test_a_server_that_is_none_of_dask_is_one_line(mute: str) -> None:
+    said = f"no scheduler answers at {mute}: what answers there is no server of Dask"
+    refused(run("status", "--address", mute, "--timeout", "5 s"), 1, said)
 
 
 def test_a_file_that_names_no_scheduler_is_one_line(tmp_path: Path) -> None:
