@@ -14,7 +14,8 @@ source       remaining time                                                     
              Dask has learned it or was told in its configuration
 ``recorded``  the mean of earlier jobs of its name, less what it has run; while the job is open      fair
              also before ``alike``, and before ``so-far`` when it says more
-``others``   no task of it has ended: its tasks are taken to be as long as those of other jobs    poor
+``others``   no task of it has ended, nor has to yet: its tasks are taken to be as long as those    poor
+             of other jobs
 ``walltime``  what its user asked for, less what it has run: seldom less than it takes            poor
 ``assumed``  nothing is known of it: what the caller says                                         poor
 ===========  ==================================================================================  ==========
@@ -41,6 +42,8 @@ from dask_hpc_policies.wording import counted
 FEW_TASKS = 20
 #: The first tasks of a job take up to about twice as long as later ones of their kind.
 DISTURBED = 2.0
+#: Seconds in which the first tasks of a job get to their workers.
+_BEGINNING_S = 1.0
 
 Source = Literal["tasks", "recorded", "so-far", "alike", "others", "walltime", "assumed"]
 Confidence = Literal["good", "fair", "poor"]
@@ -107,7 +110,11 @@ def learn(
         if not job.is_default:
             closed = bool(known.get(job.id, {}).get("closed"))
             alike_s = known.get(job.id, {}).get("held_task_s")
-            found[job.id] = _known(job, tasks[job.id], closed, alike_s, common_s, threads, assumed_s)
+            # tasks of others would have ended in that time: its own are longer
+            most_s = DISTURBED * (common_s or 0.0) + _BEGINNING_S
+            longer = job.processing_tasks and job.start_s is not None and view.now_s - job.start_s > most_s
+            others_s = None if longer else common_s
+            found[job.id] = _known(job, tasks[job.id], closed, alike_s, others_s, threads, assumed_s)
     jobs = tuple(
         replace(job, remaining_s=found[job.id].remaining_s) if job.id in found else job for job in view.jobs
     )

@@ -103,6 +103,16 @@ def test_tasks_of_other_jobs_are_a_guess():
     assert second.remaining_s == pytest.approx(12 * 2.0 / 4)
 
 
+def test_a_job_whose_first_tasks_are_under_way_for_longer_than_tasks_of_others_has_other_ones():
+    short = job(id="b", unfinished_tasks=4)
+    rows = [row(), row("b", ended=10, mean_s=2.0)]
+    for start_s, source in ((97.0, "others"), (90.0, "assumed")):
+        runs = job(unfinished_tasks=4, processing_tasks=4, start_s=start_s)
+        _, (first, _) = learn(ClusterSnapshot(now_s=100.0, nodes=NODES, jobs=(runs, short)), rows, 77.0)
+        assert (first.source, first.confidence) == (source, "poor")
+    assert first.remaining_s == 77.0
+
+
 def test_then_the_walltime_and_then_what_the_caller_says():
     limited = known(job(walltime_s=60.0, remaining_s=50.0), row())
     assert (limited.source, limited.confidence, limited.remaining_s) == ("walltime", "poor", 50.0)

@@ -65,8 +65,8 @@ LEFT_S = 10 * 3.0 / 4
         ("recorded", "fair", 0.0, job(recorded_s=120.0, remaining_s=-9.0), row()),
         ("alike", "fair", 10 * 2.0 / 4, job(), row(held_task_s=2.0)),
         ("alike", "fair", 10 * 2.0 / 4, job(walltime_s=900.0), row(held_task_s=2.0, closed=True)),
-        ("others", "poor", 10 * 5.0 / 4, job(), row()),
-        ("others", "poor", 10 * 5.0 / 4, job(walltime_s=900.0), {}),
+        ("others", "poor", 10 * 5.0 / 4, job(start_s=90.0), row()),
+        ("others", "poor", 10 * 5.0 / 4, job(start_s=90.0, walltime_s=900.0), {}),
         ("walltime", "poor", 820.0, job(unfinished_tasks=0, remaining_s=820.0), row()),
         ("walltime", "poor", 900.0, job(state="pending", nodes=0, unfinished_tasks=0, walltime_s=900.0), {}),
         ("assumed", "poor", ASSUMED_S, job(unfinished_tasks=0, processing_tasks=0), row()),
@@ -110,7 +110,7 @@ def test_sizes_and_threads_divide_the_work():
 
 def test_plain_work_is_no_job_but_its_tasks_count_for_others():
     plain = job("plain", is_default=True)
-    learned, found = learn(view(plain, job()), [row("plain", 10, 20.0), row()], ASSUMED_S)
+    learned, found = learn(view(plain, job(start_s=96.0)), [row("plain", 10, 20.0), row()], ASSUMED_S)
     assert [one.job for one in found] == ["j"]
     assert found[0].source == "others"
     assert found[0].remaining_s == pytest.approx(10 * 2.0 / 4)
