@@ -241,7 +241,9 @@ def _read(path: Path) -> Mapping[str, Any]:
         with path.open(encoding="utf-8") as file:
             text = file.read(_LONGEST + 1)
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidPolicy(f"cannot read policy file {str(path)!r}: {error}") from error
+        # what the system says of a file names it once more
+        why = getattr(error, "strerror", None) or error
+        raise InvalidPolicy(f"cannot read policy file {str(path)!r}: {why}") from error
     if len(text) > _LONGEST:
         raise InvalidPolicy(f"policy file {str(path)!r} is too long; allowed: up to {_LONGEST} letters")
     return _parsed(text, str(path))
