@@ -264,7 +264,7 @@ def explore(
     ------
     InstallError
         When ipywidgets is not installed.
-    ValueError
-        When there is no such builtin workload or policy, or the policies are too few or too many.
+    TypeError, ValueError
+        When there is no such builtin workload or policy, or the policies are no list, too few or too many.
     """
     return above("explorer", "the explorer").Explorer(workload, policies)

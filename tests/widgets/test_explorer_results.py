@@ -162,3 +162,10 @@ class Mine:
 def test_what_it_cannot_begin_with(arguments, said):
     with pytest.raises(ValueError, match=said):
         dask_hpc.explore(**arguments)
+
+
+def test_one_policy_and_a_number_are_no_list_and_no_workload():
+    with pytest.raises(TypeError, match="policies is 'easy'; needed: a list of 2 to 6 policies"):
+        dask_hpc.explore(policies="easy")
+    with pytest.raises(TypeError, match="workload is None; needed: builtin:NAME, or the path of a file"):
+        dask_hpc.explore(None)

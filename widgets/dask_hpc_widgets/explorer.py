@@ -46,8 +46,8 @@ class Explorer(widgets.VBox):  # type: ignore[misc]
 
     Raises
     ------
-    ValueError
-        When there is no such builtin workload or policy, or the policies are too few or too many.
+    TypeError, ValueError
+        When there is no such builtin workload or policy, or the policies are no list, too few or too many.
     """
 
     # an explorer whose making has failed is closed as well when it goes

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dask_hpc_policies import registry
+from dask_hpc_policies.params import shown
 from dask_hpc_widgets.base import controls as widgets
 from dask_hpc_widgets.base import markup
 from dask_hpc_widgets.forms.fields import PolicyForm, below
@@ -60,11 +61,13 @@ class PoliciesForm:
 
     Raises
     ------
-    ValueError
-        When they are too few or too many, or one is no policy that can be made from data.
+    TypeError, ValueError
+        When they are no list, too few or too many, or one is no policy that can be made from data.
     """
 
     def __init__(self, policies: Sequence[Any], changed: Callable[[], None] = lambda: None) -> None:
+        if isinstance(policies, str) or not isinstance(policies, Sequence):
+            raise TypeError(f"policies is {shown(policies)}; needed: a list of {FEWEST} to {MOST} policies")
         if not FEWEST <= len(policies) <= MOST:
             raise ValueError(f"{len(policies)} policies to compare; give {FEWEST} to {MOST}")
         self._changed = changed

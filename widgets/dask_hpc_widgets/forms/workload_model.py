@@ -12,7 +12,16 @@ from typing import Any
 
 from dask_hpc.sim.generators.generator import Generator
 from dask_hpc.sim.workloads.sources import BUILTIN, READERS, reader
-from dask_hpc_policies.params import Choice, Float, Int, Parameter, ParameterError, Parameters, suggestion
+from dask_hpc_policies.params import (
+    Choice,
+    Float,
+    Int,
+    Parameter,
+    ParameterError,
+    Parameters,
+    shown,
+    suggestion,
+)
 
 #: The generators that can be chosen, by name.
 GENERATORS: Mapping[str, Generator] = {
@@ -57,11 +66,13 @@ class WorkloadModel:
 
     Raises
     ------
-    ValueError
-        When there is no such builtin workload.
+    TypeError, ValueError
+        For what is no text and no path; when there is no such builtin workload.
     """
 
     def __init__(self, source: str | Path = _BUILTIN + _BEGIN_WITH) -> None:
+        if not isinstance(source, (str, Path)):
+            raise TypeError(f"workload is {shown(source)}; needed: {_BUILTIN}NAME, or the path of a file")
         text = str(source)
         #: What is typed for the file, also while a builtin workload is chosen.
         self.path = "" if text.startswith(_BUILTIN) else text
