@@ -28,7 +28,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print one JS
 
 
 #: What click raises where a command is missing, to show the help; before 8.2 it showed that and left.
-_NO_COMMAND: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())
+NO_COMMAND: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())
 
 
 class OneLineGroup(click.Group):
@@ -46,12 +46,10 @@ class OneLineGroup(click.Group):
                 if sys.stdout is not None:  # it was closed before the process began
                     sys.stdout.flush()
                 return found
-            except _NO_COMMAND:
+            except NO_COMMAND:
                 raise
             except click.UsageError as error:
-                command = error.ctx.command_path if error.ctx else ctx.command_path
-                message = f"{one_line(error.format_message())} ({command} -h shows the options)"
-                raise click.UsageError(message) from None  # without a context: no usage lines before it
+                raise usage_error(error, ctx) from None
             except DaskHPCError as error:
                 raise click.ClickException(one_line(str(error))) from None
             except OSError as error:
@@ -64,6 +62,12 @@ class OneLineGroup(click.Group):
                     # what could not be written would be tried again at the end
                     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
                 raise click.ClickException(f"the output cannot be written: {error.strerror}") from None
+
+
+def usage_error(error: click.UsageError, ctx: click.Context) -> click.UsageError:
+    """`error` on one line, with where options are shown; without a context, so no usage lines before it."""
+    command = error.ctx.command_path if error.ctx else ctx.command_path
+    return click.UsageError(f"{one_line(error.format_message())} ({command} -h shows the options)")
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from dask_hpc import capabilities
-from dask_hpc.terminal import OneLineGroup, warnings_on_stderr
+from dask_hpc.terminal import NO_COMMAND, OneLineGroup, usage_error, warnings_on_stderr
 
 #: Where commands stand that were added without a heading.
 OTHER = "Other"
@@ -36,6 +36,15 @@ class HeadedGroup(OneLineGroup):
             if name not in self.commands:
                 self.add_command(command)
                 self.headings.setdefault(heading, []).append(name)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read what stands before the command; what is wrong with that is one line, too."""
+        try:
+            return super().parse_args(ctx, args)
+        except NO_COMMAND:
+            raise
+        except click.UsageError as error:
+            raise usage_error(error, ctx) from None
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """A command by name; capabilities are loaded for one that is not ours."""

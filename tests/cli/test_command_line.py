@@ -114,6 +114,7 @@ def test_names_are_lower_case_with_hyphens() -> None:
     [
         (["simulat"], "No such command 'simulat'"),
         (["policies", "--jsn"], "--jsn"),
+        (["--json", "policies"], "(dask hpc -h shows the options)"),
         (["replay"], "Missing argument 'TRACE'"),
         (["replay", "no-such-file.jsonl"], "no-such-file.jsonl"),
         (["jobs"], "give --address or --scheduler-file"),
