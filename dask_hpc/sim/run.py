@@ -32,6 +32,7 @@ from dask_hpc.trace.files import write_trace
 from dask_hpc_policies import codec, registry
 from dask_hpc_policies.metrics import JobRun, summarize
 from dask_hpc_policies.model import Trigger
+from dask_hpc_policies.params import shown
 from dask_hpc_policies.power.watts import says_watts
 from dask_hpc_policies.protocol import Policy
 
@@ -181,6 +182,8 @@ def simulate(
 
     Parameters
     ----------
+    workload
+        What `load` gives.
     policy
         Anything that `dask_hpc_policies.registry.create` takes.
     nodes
@@ -203,9 +206,11 @@ def simulate(
         When a job cannot run, the size of the machine is not known, or `trace` cannot be written.
     SimulationError
         When what must be conserved was not, or the policy goes round in circles.
-    ValueError
-        When `policy` is no policy.
+    TypeError, ValueError
+        When `workload` is no workload; when `policy` is no policy.
     """
+    if not isinstance(workload, Workload):
+        raise TypeError(f"workload is {shown(workload)}; needed: a workload, as sim.load('builtin:esp-10')")
     made: Policy = registry.create(policy)
     machine = machine_for(workload, nodes, machine)
     chosen = options or Options()

@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from dask_hpc.cli import hpc
 from dask_hpc.errors import WorkloadError
 from dask_hpc.sim.formats import text_file, yaml_file
+from dask_hpc.sim.run import simulate
 from dask_hpc.sim.workloads.sources import load
 
 ROW = "{id} 0 0 {runtime} 2 -1 -1 2 200 -1 1 1 1 1 1 1 -1 -1\n"
@@ -283,3 +284,9 @@ def test_half_a_gigabyte_of_nothing_is_answered_within_5_s_and_1_gb(tmp_path: Pa
     # where even a bare loop over the lines takes longer than 5 s, that is what it may take
     assert float(cpu_s) < max(5, 5 * float(plain_s)), (cpu_s, plain_s)
     assert float(peak_mib) < 1000
+
+
+def test_the_name_of_a_workload_is_to_be_loaded_first() -> None:
+    name: Any = "builtin:esp-10"
+    with pytest.raises(TypeError, match=r"workload is 'builtin:esp-10'; needed: .*sim\.load"):
+        simulate(name, "fcfs")
