@@ -348,7 +348,12 @@ class Runtime(PowerMethods, CouplingMethods):
         return self.channel.sync("set_role", node=node, role=role)
 
     def update(self, policy: Any = None, **params: Any) -> Any:
-        """Change the policy, its parameters, or settings; all or nothing. Returns the new status."""
+        """Change the policy, its parameters, or settings; all or nothing. Returns the new status.
+
+        Takes what `install` takes: ``rt.update("easy")``, ``rt.update(tick="500 ms")``. Parameters are those
+        that `dask_hpc.policies` lists, settings those of ``dask hpc config hpc``, with ``_`` for dots and
+        hyphens: ``rt.update(pool_max_nodes=16)``. For what cannot be it raises as `install`.
+        """
         return self.channel.run(self.ask_update, policy, params)
 
     async def ask_update(self, policy: Any, params: dict[str, Any]) -> Any:
