@@ -18,6 +18,7 @@ from elastic_work import result_of, until
 import dask_hpc
 from dask_hpc.deploy.adaptive import PolicyAdaptive
 from dask_hpc.deploy.scaling import SafeScaling
+from dask_hpc.scheduler.leaving.releases import logger
 from dask_hpc.scheduler.rpc.service import of
 
 
@@ -86,7 +87,10 @@ def test_of_all_nodes_the_one_with_most_data_is_not_even_asked_to_leave() -> Non
     asyncio.run(run())
 
 
-def test_why_a_node_stays_is_told_when_too_few_leave_and_not_after_it_has_left() -> None:
+def test_why_a_node_stays_is_told_once_and_not_after_it_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    warned: list[Any] = []
+    monkeypatch.setattr(logger, "warning", lambda _text, *values: warned.append(values))
+
     async def run() -> None:
         async with shrinkable(3) as made:
             await made.cluster.pin(1)
@@ -94,6 +98,8 @@ def test_why_a_node_stays_is_told_when_too_few_leave_and_not_after_it_has_left()
             assert (len(answer["released"]), answer["refused"]) == (1, {}), "enough have left"
             answer = await made.cluster.ask("release", count=2)
             assert set(answer["refused"]) == set(made.cluster.refused) == {"1"}
+            assert (await made.cluster.ask("release", count=1))["refused"] == answer["refused"]
+            assert warned == [*answer["refused"].items()], "in the log once"
             await made.cluster.unpin(1)
             assert set((await made.cluster.ask("release", count=1))["released"]) == {"1"}
             assert made.cluster.refused == {}

@@ -92,14 +92,14 @@ class Releases:
                 answers = await asyncio.gather(*(let_go(group, count) for group in choice.groups))
             finally:
                 self._spare -= choice.spare
-            self._forget(choice)
         answer: dict[str, Any] = {"released": {}, "refused": {}}
         for one in answers:
             answer["released"].update(one["released"])
             answer["refused"].update(one["refused"])
         if sum(sizes[id] for id in answer["released"]) < count:
             answer["refused"] = {**choice.refused, **answer["refused"]}
-        self._note([], answer["refused"])
+        # in one go: of those that still stay, and why, all was said before
+        self._note(self._looked_at(choice) - answer["refused"].keys(), answer["refused"])
         return answer
 
     def recall(self, going: int, among: Collection[Any] | None = None) -> list[Any]:
@@ -128,12 +128,10 @@ class Releases:
         drained, why = await drain(self.engine, group, reason)
         return drained, None if why == _WANTED.text else why
 
-    def _forget(self, choice: Choice) -> None:
-        """Forget why nodes have stayed that could be chosen, or are gone."""
-        nodes = self.engine.state.nodes.nodes
-        for id in list(self.refused):
-            if id not in nodes or self._choosing.is_among(nodes[id], choice.among):
-                del self.refused[id]
+    def _looked_at(self, choice: Choice) -> set[str]:
+        """Those that have stayed before and could be chosen, or are gone."""
+        nodes, among = self.engine.state.nodes.nodes, choice.among
+        return {id for id in self.refused if id not in nodes or self._choosing.is_among(nodes[id], among)}
 
     def _note(self, gone: Iterable[str], stay: dict[str, str]) -> None:
         """Remember and say why nodes stay that should have gone."""
