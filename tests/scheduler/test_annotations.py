@@ -7,7 +7,7 @@ from typing import Any
 import dask
 import dask.array as da
 from distributed import SchedulerPlugin, WorkerPlugin, get_worker, span
-from helpers import asleep, live, owner_of, started
+from helpers import asleep, live, owner_of, started, until
 from tasks import inc
 
 import dask_hpc
@@ -92,3 +92,21 @@ async def test_the_job_does_not_show_in_annotations_and_those_of_the_user_do(c, 
         assert "hpc_job" not in (s.tasks[late.key].annotations or {})
     await job.wait(10)
     await asleep(s)
+
+
+@live(2)
+async def test_what_names_no_job_is_plain_work_beside_jobs_that_hold_every_node(c, s, a, b):
+    rt = await dask_hpc.install(c)
+    keep: list[Any] = []
+    async with rt.job("all", nodes=2) as job:
+        await started(s, job, 2)
+        row = (await rt.jobs())[0]
+        for i, wrong in enumerate((row, [job.id], {job.id}, 1, lambda key, id=job.id: [id])):
+            with dask.annotate(hpc_job=wrong):
+                # one by the whole graph, the other by its layers
+                keep.append(c.submit(inc, i, key=f"submitted-{i}"))
+                keep += c.compute([dask.delayed(inc)(i, dask_key_name=f"built-{i}")])
+        await until(lambda: all(future.key in s.tasks for future in keep), "the scheduler knows them")
+        owners = {owner_of(s, future.key) for future in keep}
+        assert not owners.intersection({job.id, None})
+    assert await c.gather(keep) == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5]

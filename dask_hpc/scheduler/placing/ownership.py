@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from dask.utils import key_split
 
 from dask_hpc.scheduler.internals import reads, writes
-from dask_hpc.scheduler.internals.allotment import AllotmentSet, LaneKind
+from dask_hpc.scheduler.internals.allotment import AllotmentSet, Lane, LaneKind
 from dask_hpc.scheduler.internals.origins import WorkerClients
 from dask_hpc.scheduler.placing.guests import Guests
 from dask_hpc.scheduler.tables.events import GraphArrived
@@ -153,12 +153,12 @@ class Ownership:
                     if lane.restriction is not None:
                         ts.worker_restrictions = lane.restriction
                     continue
-            # as in stock: what is said of a task comes before what is said of the whole graph
-            name = declared.get(key, whole) if declared else whole
-            if by_key and name is whole:
-                name = whole(key)
+            name = whole(key) if by_key else whole
+            if known is None:  # as in stock: what is said of a task comes before what is said of the graph
+                name = declared.get(key, name)
+            if not isinstance(name, str):
+                name = None  # as a row of `Runtime.jobs`, which cannot even be looked up
             if known is not None:
-                name = whole(key) if by_key else whole
                 if ts.state not in ("processing", "erred") and ts.state not in _NOT_SENT:
                     continue
                 if known.job.id != name and (name in active or not known.job.is_default):
@@ -176,12 +176,7 @@ class Ownership:
                 continue
             if known is not None and known.kind != "free":
                 writes.unrestrict(ts)
-            lane = job.lanes[self._kind(ts, ts in shuffles, groups, job)]
-            if ts.actor and lane.kind != "free" and job.undeclared and not job.is_default:
-                lane = job.own_lane()
-            if nodes and lane.kind in ("root", "rest") and isinstance(nodes.get(key), str):
-                lane = lane if job.is_default else state.pinned(job, nodes[key])
-            owner[key] = lane
+            lane = owner[key] = self._lane(ts, job, ts in shuffles, groups, nodes.get(key))
             if lane.restriction is not None:
                 ts.worker_restrictions = lane.restriction
             if not job.is_default:
@@ -201,8 +196,8 @@ class Ownership:
             writes.put_in_span(state.scheduler, its_groups, job.name, job.span_id, state.jobs.has_ended)
         return {*jobs.values(), *self.guests.ask(asked, client, graph.wanted)}
 
-    def _job(self, name: Any, client: str) -> JobRecord:
-        job = self.state.jobs.active.get(name) if isinstance(name, str) else None
+    def _job(self, name: str | None, client: str) -> JobRecord:
+        job = self.state.jobs.active.get(name) if name is not None else None
         if job is None:
             job = self.plain_intake()
             job.client = client
@@ -241,6 +236,17 @@ class Ownership:
         intake = state.jobs.add_default(submit_s=state.now_s(), min_nodes=keep)
         state.intake = intake
         return intake
+
+    def _lane(
+        self, ts: TaskState, job: JobRecord, in_shuffle: bool, groups: dict[Any, bool], node: Any
+    ) -> Lane:
+        """The lane of a new task of a job; `node` is what was said of where it belongs."""
+        lane = job.lanes[self._kind(ts, in_shuffle, groups, job)]
+        if ts.actor and lane.kind != "free" and job.undeclared and not job.is_default:
+            lane = job.own_lane()
+        if isinstance(node, str) and lane.kind in ("root", "rest") and not job.is_default:
+            lane = self.state.pinned(job, node)
+        return lane
 
     def _kind(self, ts: TaskState, in_shuffle: bool, groups: dict[Any, bool], job: JobRecord) -> LaneKind:
         if reads.user_restricted(ts):
