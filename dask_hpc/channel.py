@@ -167,15 +167,14 @@ class Channel:
         await self._ask_now(method, {argument: await asking})
 
     async def _ask_now(self, method: str, arguments: Mapping[str, Any]) -> tuple[Any, float]:
+        if not _fits(arguments):  # Dask would log two tracebacks before it says so
+            raise ValueError(f"{method}: {shown(arguments)}; allowed: no number of 2**64 or more")
         client = self.client
         scheduler: Any = client.scheduler
         known = self.answered_s is not None and stopwatch_s() - self.answered_s < _KNOWN_S
         # a scheduler logs a traceback when it is asked for what it does not know, and answers None
         there = known or await _is_there(client)
-        try:
-            answer = await scheduler.hpc(method=method, arguments=dict(arguments)) if there else None
-        except OverflowError:
-            raise ValueError(f"{method}: {shown(arguments)}; allowed: no number of 2**64 or more") from None
+        answer = await scheduler.hpc(method=method, arguments=dict(arguments)) if there else None
         self.answered_s = None if answer is None else stopwatch_s()
         if answer is None:
             raise InstallError(
@@ -264,6 +263,15 @@ async def _settled(asked: Future[Any] | None) -> None:
     """Wait until a question has its answer, or none."""
     if asked is not None and not asked.done():
         await asyncio.gather(answered(asked), return_exceptions=True)
+
+
+def _fits(value: Any) -> bool:
+    """Whether a message can hold every whole number of a value."""
+    if isinstance(value, int):
+        return -(2**63) <= value < 2**64
+    if isinstance(value, Mapping):
+        return all(map(_fits, value.values()))
+    return not isinstance(value, (list, tuple)) or all(map(_fits, value))
 
 
 def _has_runtime(dask_scheduler: Any = None) -> bool:

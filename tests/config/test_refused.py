@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import dask
 import pytest
-from distributed.utils_test import gen_cluster
+from distributed.utils_test import captured_logger, gen_cluster
 
 import dask_hpc
 from dask_hpc.checkpoint import store_threads
@@ -28,6 +30,20 @@ async def test_wrong_parameters_in_the_configuration_are_told_by_key_and_value(c
         assert str(params) in str(refused.value)
         assert allowed in str(refused.value)
         assert "hpc" not in s.handlers
+
+
+@gen_cluster(client=True, nthreads=[])
+async def test_a_number_that_no_message_can_hold_is_refused_in_one_sentence(c, s):
+    rt = await dask_hpc.install(c)
+    with captured_logger("distributed", level=logging.ERROR) as log:
+        for asked in (
+            partial(rt.update, tick=10**30),
+            partial(rt.update, tick=-(10**30)),
+            partial(rt.decisions, limit=2**64),
+        ):
+            with pytest.raises(ValueError, match=r"allowed: no number of 2\*\*64 or more"):
+                await asked()
+    assert log.getvalue() == ""
 
 
 @gen_cluster(client=True, nthreads=[])
