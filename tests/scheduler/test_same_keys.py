@@ -326,3 +326,25 @@ async def test_what_a_job_was_to_make_for_others_is_made_when_it_loses_its_node(
         await blocks.cancel()
         for job in (busy, takes, waits):
             await job.close()
+
+
+@live(3)
+async def test_a_closed_job_that_others_make_everything_for_keeps_nobody_from_nodes(c, s, *workers):
+    gate = Gate()
+    rt = await dask_hpc.install(c, policy="fcfs")
+    async with rt.job("makes", nodes=2) as makes:
+        first = c.submit(through, 1, gate, key="shared")
+        await until(lambda: gate.arrived, "it executes")
+        async with Client(s.address, asynchronous=True, set_as_default=False) as other:
+            async with (await dask_hpc.runtime(other)).job("waits", nodes=2) as waits:
+                second = other.submit(through, 1, gate, key="shared")
+                await until(lambda: len(reads.wanted_by(s, ["shared"])) == 2, "it is sent")
+                # as long as it is open more may come
+                assert [job.id for job in (await rt.snapshot()).jobs] == [makes.id, waits.id]
+            async with rt.job("behind", nodes=1) as behind:
+                await started(s, behind, 1)
+            await behind.wait(10)
+            assert record(s, waits).state == "pending"
+            gate.open()
+            assert [await first, await second] == [1, 1]
+            await waits.wait(10)

@@ -374,10 +374,10 @@ class State:
         now_s = self.now_s()
         views = []
         for job in self.jobs.active.values():
-            if job.is_default and (job in self.plain or not job.unfinished):
-                if not job.unfinished:
-                    continue
-                # without a node it queues like any other job
+            waits = job.state == "pending" and not job.reconfig_id
+            if not job.unfinished and (job.is_default or (job.closed and waits)):
+                continue  # there is nothing to do for it; what it waits for others make
+            if job in self.plain:  # without a node it queues like any other job
                 view = job.view(now_s, len(self.nodes.free()), "pending" if self.starving(job) else None)
             else:
                 view = job.view(now_s, self.nodes_up(job))
