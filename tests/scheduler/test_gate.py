@@ -26,12 +26,17 @@ class Task(Namespace):
 
     __hash__ = object.__hash__  # type: ignore[assignment]
 
+    @property
+    def processing_on(self):
+        """The worker that executes it, while one does."""
+        return self.worker if self.state == "processing" else None
+
 
 def task(number, name="write"):
     return Task(
         key=f"{name}-{number}", prefix=Task(name=name), state="no-worker",
         worker_restrictions=HOLD, priority=(number,),
-        processing_on=Task(long_running=set()),
+        worker=Task(long_running=set()),
     )  # fmt: skip
 
 

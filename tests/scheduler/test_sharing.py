@@ -279,7 +279,7 @@ def test_shared_workers_get_what_stock_would_queue_there_with_what_is_about_to_b
     batch = [(SimpleNamespace(key="sent"), a, None)]
     admission = SimpleNamespace(
         state=SimpleNamespace(
-            scheduler=SimpleNamespace(running=[a, b], WORKER_SATURATION=1.1),
+            scheduler=SimpleNamespace(running=[a, b], WORKER_SATURATION=1.1, queued=()),
             owner={ts.key: None for ts in held},
             served_by=lambda address: [job],
         ),

@@ -98,8 +98,9 @@ class Admission:
             # token of it has a thread there, too
             if holder is not None and (holder.queue or self.lending.wanted or self._aside):
                 self.dirty.add(address)
-                if not self._scheduled:
-                    self.wake()
+                if not self._scheduled:  # `wake`, written out
+                    self._scheduled = True
+                    self._call_soon(self._pass)
                 return
         lending, watched = self.lending, any(self.watched)
         if self._aside and not self._scheduled:
@@ -180,7 +181,7 @@ class Admission:
             self.queue.draw(_DRAWN, stimulus_id)
         promised = Counter([ws.address for _, ws, _ in batch]) if batch else None
         dirty, self.dirty = self.dirty, set()
-        owner = self.state.owner
+        owner, serving = self.state.owner, self._serving
         left: list[str] = []
         shared: list[Shared] = []
         for address in dirty:
@@ -197,11 +198,13 @@ class Admission:
             if promised:
                 slots -= promised[address]
             served = False
-            for job in self.state.served_by(address):
+            # `served_by`, written out: this runs for most tasks of jobs
+            holder = serving.get(address)
+            for job in (holder,) if holder is not None else self.state.served_by(address):
                 if not job.queue:
                     continue
                 served = True
-                room = self._room(slots, job, worker)
+                room = self._room(slots, job, worker) if self._limits else slots
                 while room > 0 and (ts := job.next_held()) is not None:
                     batch.append((ts, worker, owner[ts.key]))
                     slots -= 1
@@ -212,7 +215,7 @@ class Admission:
             lent += self._deal(shared[0], left, batch, defaultdict(int), stimulus_id)
         elif shared:
             lent += self._deal_all(shared, batch, left, stimulus_id)
-        if left:
+        if left and scheduler.queued:
             self._draw(left, stimulus_id)
         if left and self.lending.wanted:
             more = self.lending.choose(left, Counter([ws.address for _, ws, _ in batch]))
@@ -223,7 +226,7 @@ class Admission:
                 lane.job.park(ts, first=lane.guest)
         if lent:
             self.lending.lent(lent)
-        if self.queue.first() is not None or self.queue.closed:
+        if scheduler.queued or self.queue.closed:
             self.queue.close(self.sharing.on_plain() or self.queue.held())
             if not self.queue.closed:
                 writes.fill_from_queue(scheduler, stimulus_id)
@@ -286,13 +289,7 @@ class Admission:
         if idle:
             self.queue.draw_lendable(idle, self.lending, stimulus_id)
 
-    def _deal_all(
-        self,
-        shared: list[Shared],
-        batch: Batch,
-        left: list[str],
-        stimulus_id: str,
-    ) -> Batch:
+    def _deal_all(self, shared: list[Shared], batch: Batch, left: list[str], stimulus_id: str) -> Batch:
         """Deal the free slots of workers to jobs in turn; returns what those get that do not hold them.
 
         Threads come first, on all workers; then slots of tasks that wait behind what executes. Workers that
@@ -330,7 +327,8 @@ class Admission:
         holder = self._serving.get(address)
         holders = (holder,) if holder is not None else self.state.served_by(address)
         open_slots, open_threads = slots - sent[address], idle - sent[address]
-        if open_slots > 0 and self.queue.waits() and any(job.is_default for job in jobs):
+        waits = open_slots > 0 and self.state.scheduler.queued and self.queue.waits()
+        if waits and any(job.is_default for job in jobs):
             self.queue.draw(open_slots, stimulus_id)
         lent: Batch = []
         crowded, ahead = idle < 0, left is not None

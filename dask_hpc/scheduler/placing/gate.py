@@ -9,7 +9,7 @@ job has a gate. Plain work never has one.
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -80,7 +80,10 @@ class Gate:
     def free(self, target: Target) -> float:
         """Tokens of a target that nobody has."""
         limit = self.limits.get(target)
-        return float("inf") if limit is None else limit - self.taken(target)
+        if limit is None:
+            return math.inf
+        # `taken`, written out: this runs for every task that needs a token
+        return limit - len(self._taken.get(target, ())) - self._leased.get(target, 0)
 
     def taken(self, target: Target) -> int:
         """Tokens of a target that somebody has."""
@@ -106,26 +109,24 @@ class Gate:
             How many tasks of a job go where others have just ended, which is looked at anyway: a job that has
             no more than these is not given.
         """
-        again: Counter[JobRecord] = Counter()
         for target, taken in self._taken.items():
             # `_at_it`, written out: this runs for every token at every pass
             for key in [
                 key
                 for key, ts in taken.items()
-                if (ws := ts.processing_on) is None
-                or ts.state != "processing"
-                or (ws.long_running and ts in ws.long_running)
+                if (ws := ts.processing_on) is None or (ws.long_running and ts in ws.long_running)
             ]:
                 del taken[key]
             if (earlier := self._earlier.get(target)) and earlier.isdisjoint(taken):
                 self._earlier[target], self._ended_s[target] = set(), time()
+        again: dict[JobRecord, int] = {}
         for target, waiting in list(self.waiting.items()):
             room = self.free(target)
             while waiting and room >= 1:
                 job, ts = waiting.popleft()
                 if _waits(job, ts):
                     job.park(ts)
-                    again[job] += 1
+                    again[job] = again.get(job, 0) + 1
                     room -= 1
             if not waiting:
                 del self.waiting[target]
@@ -191,7 +192,7 @@ class Lease:
 def _at_it(ts: TaskState) -> bool:
     # one that has left its thread waits for tasks of its own, which may need tokens
     ws = ts.processing_on
-    return ts.state == "processing" and ws is not None and ts not in ws.long_running
+    return ws is not None and ts not in ws.long_running
 
 
 def _waits(job: JobRecord, ts: TaskState) -> bool:
