@@ -84,9 +84,10 @@ class Job:
         self._token = uuid.uuid4().hex
         #: Thread that is inside the context, or has opened the job; None when none does.
         self._entered_by: int | None = None
-        #: Whether this handle has opened the job (one that was found has not), and closed it.
+        #: Whether this handle has opened the job (one that was found has not), closed it, is a context.
         self._opened = False
         self._closed = False
+        self._entered = False
         #: Number of the last mark that was set behind what was submitted.
         self._mark = 0
         self._opening = asyncio.Lock()
@@ -146,9 +147,10 @@ class Job:
             self._close()
 
     async def _enter(self) -> None:
-        if self._opened and not self._closed and self._annotation is None:
-            return  # `activate` has opened it
-        await self._open()
+        async with self._opening:
+            if self._entered or self._closed or not self._opened:  # else `activate` has opened it
+                await self._open()
+            self._entered = True
 
     async def _open(self) -> None:
         if self.id is not None:

@@ -158,6 +158,21 @@ async def test_activating_a_new_job_twice_at_once_opens_one(c, s, *workers):
     assert OPEN in s.stream_handlers
 
 
+@live(1)
+async def test_of_several_that_enter_a_job_at_once_one_does(c, s, a):
+    """As threads that were given the same handle: there is one job, and it ends."""
+    rt = await dask_hpc.install(c)
+    for activated in (False, True):
+        job = rt.job("main")
+        if activated:
+            await job.activate()
+        entered = await asyncio.gather(*[job.__aenter__() for _ in range(3)], return_exceptions=True)
+        assert sorted(type(one).__name__ for one in entered) == ["Job", "RuntimeError", "RuntimeError"]
+        await job.__aexit__(None, None, None)
+        await job.wait(10)
+        assert [row["state"] for row in await rt.jobs()] == ["completed"] * (1 + activated)
+
+
 @pytest.mark.parametrize("processes", [False, True])
 def test_the_same_with_an_ordinary_client_as_in_a_notebook(loop, processes):
     with (
