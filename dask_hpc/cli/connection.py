@@ -46,6 +46,8 @@ _OPTIONS = (
     ),
 )
 
+_NO_PORT = "what follows its colon is no port, such as 8786"
+
 
 def connection_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that say which cluster is meant."""
@@ -100,6 +102,9 @@ async def _identify(address: str, timeout_s: float) -> str:
     from distributed.security import Security
 
     async def ask() -> str:
+        port = address.rpartition(":")[2]
+        if port.isdecimal() and int(port) >= 2**16:  # Dask would try it again until the time is over
+            raise ValueError(_NO_PORT)
         arguments = Security().get_connection_args("client")
         comm = await connect(address, timeout=timeout_s, **arguments)
         try:
@@ -116,7 +121,7 @@ async def _identify(address: str, timeout_s: float) -> str:
         # a wrong scheme, port or host, nobody there, TLS wanted, another kind of server
         detail = one_line(str(error)) or type(error).__name__
         if detail.startswith("invalid literal"):
-            detail = "what follows its colon is no port, such as 8786"
+            detail = _NO_PORT
     except Exception:
         # the first bytes of anything else, such as a web page, are taken for sizes
         detail = "what answers there is no server of Dask; the port of a scheduler is 8786 as a rule"

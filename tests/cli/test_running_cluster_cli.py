@@ -50,6 +50,12 @@ def test_a_wrong_address_is_one_line(command: str, address: str) -> None:
     assert "invalid literal" not in result.stderr, "what Python says of a port that is none"
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1:99999", "tcp://login1:65536", "tcp://login1:port"])
+def test_what_is_no_port_is_said_without_trying_it(address: str) -> None:
+    result = run("jobs", "--address", address, "--timeout", "500 ms")
+    refused(result, 1, f"no scheduler answers at {address}: what follows its colon is no port, such as 8786")
+
+
 @pytest.fixture
 def mute(request: pytest.FixtureRequest) -> Iterator[str]:
     """Address of a port that accepts connections and never says anything, or only what the test asks for."""
