@@ -2,8 +2,8 @@
 
 A worker that is killed takes its end of the ring with it, not the memory, which the producer has as well. So
 nothing is copied for it, and no more is held than the slots of the ring. Of blocks that went over the
-connection there are copies where the program wants that: of the latest steps, as nobody tells when those are
-needed no more.
+connection, or lie in a ring that a larger one has replaced, there are copies where the program wants that: of
+the latest steps, as nobody tells when those are needed no more.
 """
 
 from __future__ import annotations
@@ -51,8 +51,16 @@ class Kept:
         """Blocks of a step go over the connection: hold copies, and those of so many steps at most."""
         self.drop(step)
         self._steps[step] = _Step(None, -1, [dict(one) for one in told], [np.array(one) for one in arrays])
-        for old in [step for step, its in self._steps.items() if its.ring is None][:-most]:
+        for old in sorted(step for step, its in self._steps.items() if its.ring is None)[:-most]:
             self.drop(old)
+
+    def replace(self, ring: RingEnd, most: int) -> None:
+        """Nobody tells any more which slots of a ring are free: hold copies, or nothing for 0, as `copy`."""
+        for step in [step for (its, _), step in self._in.items() if its is ring]:
+            told, arrays = self.blocks(step)
+            self.drop(step)
+            if most:
+                self.copy(step, told, arrays, most)
 
     def blocks(self, step: int) -> tuple[list[dict[str, Any]], list[np.ndarray]]:
         """What a worker is told of the blocks of a step, and these."""

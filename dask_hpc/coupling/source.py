@@ -65,8 +65,9 @@ class Source:
     timeout
         Seconds to wait for the flow and the other producers; for the scheduler no longer than Dask waits.
     copies
-        Whether blocks that go over the connection are copied here, so that they can be sent again when their
-        worker is lost: those of as many of the latest steps as the ring has slots.
+        Whether blocks that go over the connection are copied here, and those in a ring that becomes too small
+        for later ones, so that they can be sent again when their worker is lost: those of as many of the
+        latest steps as the ring has slots.
 
     Raises
     ------
@@ -367,8 +368,7 @@ class Source:
 
     async def _make_ring(self, nbytes: int) -> None:
         if self._ring is not None:
-            # nobody tells any more which of its slots are free
-            self._kept.freed(self._ring, range(self._slots))
+            self._kept.replace(self._ring, self._slots if self._copies else 0)
             nbytes = max(nbytes, int(_LARGER * self._ring.slot_bytes))
         await self._comm.write({"op": "ring", "slots": self._slots, "nbytes": nbytes})
         answer = await self._comm.read()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import distributed.worker
+import numpy as np
 import pytest
 from coupled import FIELDS, HALVES, opened, started
 from distributed import get_worker
@@ -250,6 +251,32 @@ async def test_a_step_is_lost_with_its_worker_where_one_of_its_producers_there_h
         # the last one may come back with its part, the first one does not
         with pytest.raises(CouplingError, match=f"worker {place} was lost with blocks of it"):
             await anext(values)
+    await flow.close()
+    await nothing_left(s, stays)
+
+
+@live(workers=2, timeout=60)
+async def test_steps_in_a_ring_that_became_too_small_are_sent_again_by_who_has_copies(c, s, a, b):
+    rt = await dask_hpc.install(c)
+    # a row takes a page of its ring
+    flow = await rt.couple("heat", {"T": (("y", "x"), (8, 512), "float64")})
+    await flow.analyse(lambda ds: ds["T"].values.mean((1, 2)).tolist(), name="all", window=3)
+    values = flow.results("all", timeout=30)
+    ranks = [{"rank": rank, "size": 2, "copies": True, "timeout": 20} for rank in range(2)]
+    opening = [asyncio.to_thread(dask_hpc.Source, "heat", s.address, **more) for more in ranks]
+    sources = await asyncio.gather(*opening)
+    for step, middle in enumerate((2, 5, 5)):
+        if step == 2:
+            place = (await flow.status())["workers"][0]
+            goes, stays = sorted((a, b), key=lambda worker: worker.address != place)
+            await goes.close()
+        for source, first, last in zip(sources, (0, middle), (middle, 8), strict=True):
+            block = np.full((last - first, 512), float(step))
+            assert await asyncio.to_thread(source.send, step, {"T": block}, {"y": first}) is True
+    assert await anext(values) == (2, [0.0, 1.0, 2.0])
+    for source in sources:
+        assert (source.by_ring, source.by_comm) == (3, 0)
+        await asyncio.to_thread(source.close)
     await flow.close()
     await nothing_left(s, stays)
 

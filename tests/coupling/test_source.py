@@ -376,5 +376,11 @@ def test_a_step_can_be_sent_again_until_its_slot_is_free() -> None:
     kept.add(5, again, 0, [{"field": "T"}], copies)
     kept.copy(9, [{"field": "T"}], [block], 2)
     assert list(kept) == [8, 5, 9]
-    kept.leave([8])
+    # what lies in a ring that another has replaced is copied, or let go of
+    kept.replace(again, 3)
+    kept.copy(10, [{"field": "T"}], [block], 3)
+    assert list(kept) == [8, 9, 10]
+    kept.add(11, again, 0, [{"field": "T"}], copies)
+    kept.replace(again, 0)
+    kept.leave([8, 11])
     assert list(kept) == [8]
