@@ -278,6 +278,8 @@ async def test_a_name_that_two_active_jobs_have_cancels_neither(c, s, *workers):
         assert {state_of(s, one), state_of(s, two)} == {"running"}
         await rt.cancel(one.id)
         assert (await rt.cancel("same"))["id"] == two.id
+    async with rt.job("default") as job:  # as plain work is called
+        assert (await rt.cancel("default"))["id"] == job.id
 
 
 @pytest.mark.parametrize("limit", [-1, "x", True])

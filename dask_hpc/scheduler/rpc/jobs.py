@@ -134,7 +134,8 @@ class JobMethods:
         if any(record.id == job for record in everything):
             return table.find(job)
         for records, what in ((alive, "active"), (everything, "ended")):
-            same = [record for record in records if record.name == job]
+            # plain work has a name, too, which a user may have given a job
+            same = [record for record in records if record.name == job and not record.is_default]
             if len(same) == 1:
                 return same[0]
             if same:
