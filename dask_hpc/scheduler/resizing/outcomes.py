@@ -51,5 +51,5 @@ class Outcomes:
         if len(self._outcomes) > _KEPT:
             del self._outcomes[next(iter(self._outcomes))]
         future = self._waiters.pop(id, None)
-        if future is not None and not future.done():
+        if future is not None:
             future.set_result(outcome)

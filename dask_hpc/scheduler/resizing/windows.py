@@ -209,7 +209,7 @@ class Windows:
     ) -> Window:
         """Open a window; `done` is called exactly once, when it has ended."""
         producer = self.producers[job.id]
-        assert producer.window is None, f"{job.id} has window {producer.window and producer.window.id}"
+        assert producer.window is None, f"{job.id} has a window"
         window = producer.window = Window(
             id, job, joining=joining, leaving=leaving, now_s=self.state.now_s(), lost=lost, done=done
         )
@@ -237,9 +237,7 @@ class Windows:
     def commit(self, job: JobRecord, id: int) -> list[str]:
         """The state lies on the new members; returns them."""
         producer, window = self._expect(job, id, "redistributing")
-        window.step("moved")
         producer.members = self._after(producer)
-        window.step("commit")
         if not window.lost:
             seconds = self.state.now_s() - window.since_s
             producer.count("expand" if window.joining else "shrink", seconds)
@@ -361,8 +359,6 @@ class Windows:
         window, producer.window = producer.window, None
         assert window is not None
         if not committed:
-            window.step("timeout" if why.code is ReasonCode.DEADLINE else "abort")
-            window.step("restored")
             message = {"window": "aborted", "job": producer.job.id, "reconfig_id": window.id}
             self._handle(WindowMoved(producer.topic, {**message, "reason": why.text}))
         window.done(committed, why)
