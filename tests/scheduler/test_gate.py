@@ -258,3 +258,55 @@ def test_when_the_last_task_has_ended_that_was_sent_with_another_number():
     third.state = "memory"
     gate.reopen()
     assert gate.ended_s(DISK) == ended_s
+
+
+def test_whoever_writes_versions_has_so_many_tokens_as_it_has_taken_and_not_given_back():
+    first, second = (task(number) for number in range(2))
+    gate, job = gated(2, first, second)
+    lease = gate.lease(DISK)
+    lease.take()
+    assert lease.open(), "one is left"
+    assert send(job) == [first]
+    assert not lease.open()
+    lease.give()
+    assert lease.open(), "nobody waits for the first one"
+    assert gate.reopen() == {job}
+    assert send(job) == [second]
+    assert gate.free(DISK) == 0
+    lease.take()
+    assert not lease.open()
+    lease.give()
+    assert lease.open(), "though there is none: it has none now"
+    assert gate._leased == {}
+
+
+def test_of_jobs_that_wait_for_one_target_the_one_that_ends_takes_nothing_of_the_others():
+    gate, job = gated(0, task(0))
+    other = JobRecord("heat-2", job_spec("heat"), JobRequest(name="heat"), client=None)
+    other.gate = gate
+    other.park(task(1))
+    assert (send(job), send(other)) == ([], [])
+    gate.drop(job)
+    assert keys(send(job)) == ["write-0"]
+    assert [ts.key for _, ts in gate.waiting[DISK]] == ["write-1"]
+    # a job that was cancelled has nothing sent any more
+    gate.limits[DISK], other.state = 1, "cancelled"
+    assert gate.reopen() == set()
+    assert gate.waiting == {}
+
+
+def test_no_token_is_kept_by_what_waits_in_its_task_for_tasks_of_its_own():
+    first, second, third = (task(number) for number in range(3))
+    gate, job = gated(2, first, second, third)
+    assert send(job) == [first, second]
+    assert gate.reopen() == set()
+    # others of its worker have left their thread
+    first.processing_on.long_running.add(third)
+    assert gate.reopen() == set()
+    first.processing_on.long_running.add(first)
+    assert gate.holders(DISK) == {second.key}
+    assert gate.reopen() == {job}
+    assert send(job) == [third]
+    # the worker of one is lost
+    second.state = "released"
+    assert gate.holders(DISK) == {third.key}

@@ -99,3 +99,36 @@ def test_what_is_done_is_forgotten_behind_however_much_that_is_not() -> None:
     guests.place_lost()
     assert len(guests._asked) == len(guests._lost) == 600
     assert "done" not in {**guests._asked, **guests._lost}
+
+
+def test_what_is_lost_is_held_by_plain_work_while_there_is_no_worker_at_all() -> None:
+    spec = job_spec("named")
+    named = JobRecord("named", spec, resolve(spec, 1), client=None)
+    plain = JobRecord("plain", spec, resolve(spec, 1), client=None, is_default=True)
+    none = {"run_id": 1, "dependencies": (), "worker_restrictions": named.reach}
+    lost: Any = SimpleNamespace(key="lost", state="no-worker", **none)
+    scheduler = SimpleNamespace(tasks={"lost": lost})
+    jobs = SimpleNamespace(active={job.id: job for job in (named, plain)}, named=[named])
+    owner = {"lost": named.guest_lane("rest")}
+    state: Any = SimpleNamespace(plain=[plain], jobs=jobs, scheduler=scheduler, owner=owner, now_s=float)
+    guests = Guests(state)
+    guests._lost = {"lost": None}
+    named.unfinished = named.held = named.guests = 1
+    guests._place_lost()
+    # the next worker is for whoever is first, and makes it
+    assert (owner["lost"].job, list(plain.stranded)) == (plain, ["lost"])
+    assert (named.unfinished, named.held, named.guests) == (0, 0, 0)
+    assert (plain.unfinished, plain.held, plain.guests) == (1, 1, 0)
+
+
+def test_who_needs_what_a_job_without_a_node_has_once_made_makes_it_again() -> None:
+    spec = job_spec("any")
+    first, needs = (JobRecord(id, spec, resolve(spec, 1), client=None) for id in ("first", "needs"))
+    needs.allotment.grant(["a"])
+    made: Any = SimpleNamespace(key="made", state="released", dependencies=(), worker_restrictions=None)
+    owner = {"made": first.lanes["rest"]}
+    state: Any = SimpleNamespace(owner=owner, scheduler=SimpleNamespace(tasks={"made": made}), now_s=float)
+    Guests(state).invite([made], needs)
+    assert (owner["made"].job, made.worker_restrictions) == (needs, needs.reach)
+    # nobody has counted it yet
+    assert (first.unfinished, needs.unfinished, needs.guests) == (0, 0, 0)

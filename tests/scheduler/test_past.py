@@ -204,3 +204,22 @@ def test_looks_take_a_fiftieth_of_the_time_and_who_would_look_before_is_told_whe
     assert past.first(job, takes("a")) is job.first()
     assert past.first(job, takes("b")) is None
     assert (held(job), past.spent, len(again)) == ("ab", set(), 2)
+
+
+def test_the_rest_is_in_order_when_a_kind_was_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(of_past, "_ALIKE", 2)
+    spec = job_spec("job")
+    job = JobRecord("job", spec, resolve(spec, 1), client=None)
+    for number in (5, 8, 3, 4, 0, 2, 6, 7, 1, 9):
+        kind = "long" if number in (0, 1, 3) else "quick"
+        ts = {"key": number, "state": "no-worker", "worker_restrictions": HOLD, "priority": (number,)}
+        job.park(SimpleNamespace(prefix=SimpleNamespace(name=kind), **ts))
+    past = Past(lambda in_s: None)
+    past.begin()
+    found: list[int] = []
+    while (ts := past.first(job, lambda ts: ts.prefix.name == "quick")) is not None:
+        found.append(ts.key)
+        job.take()
+    assert found == [2, 4, 5, 6, 7, 8, 9]
+    past.end()
+    assert [job.next_held().key for _ in range(3)] == [0, 1, 3]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from distributed import Client, Worker, get_worker
 from helpers import Gate, asleep, engine, live, owner_of, record, started, through, until
@@ -45,6 +47,11 @@ async def test_what_depends_on_other_plain_tasks_runs_on_all_nodes_until_the_job
         assert await other.gather(futures) == [0, 1, 2]
         # it has just had tasks: it rests only when it has had none for as long as slots are lent
         await until(lambda: record(s, job).quiet_since_s is not None, "it is quiet")
+        assert not record(s, job).resting
+        # also a task that nobody has seen at work is one
+        record(s, job).quiet_since_s = -math.inf
+        assert await other.submit(inc, 1, pure=False) == 2
+        engine(s)._resting.look()
         assert not record(s, job).resting
         await job.close()
         await job.wait(20)
@@ -163,3 +170,19 @@ async def test_a_closed_job_whose_last_task_another_one_makes_rests_meanwhile(c,
         gate.open()
         assert (await waits.wait(10))["state"] == "completed"
         await makes.close()
+
+
+@live(workers=2, lend="5 s")
+async def test_plain_work_sends_nothing_to_a_node_of_a_job_that_rests_while_it_is_drained(c, s, a, b):
+    rt = await dask_hpc.install(c, policy="fair")
+    async with rt.job("idle") as job:
+        await started(s, job)
+        await until(lambda: record(s, job).resting, "it rests")
+        state, held = engine(s).state, record(s, job)
+        plain, node = state.plain[0].allotment, state.nodes_of(held)[0]
+        state.reserve([node], 1)
+        assert set(plain) == addresses(s) - set(node.workers)
+        state.give([node], held)
+        assert set(plain) == addresses(s)
+    await job.wait(20)
+    await asleep(s)

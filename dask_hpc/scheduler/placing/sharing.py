@@ -57,7 +57,7 @@ class Sharing:
         wanting = [job for job in jobs if job.undeclared and wants(job)]
         self.waiting = [job for job in wanting if not len(job.allotment)]
         # a producer's tasks belong where its blocks are, and plain work has nodes of its own
-        common = [job for job in jobs if job.undeclared and job.reach is state.common]
+        common = [job for job in jobs if job.reach is state.common]
         # what a job has sent is in the way of what another holds
         sent = [job for job in common if job.processing and job not in wanting]
         turns = [job for job in wanting if job in common or job.is_default or not len(job.allotment)]
