@@ -273,3 +273,25 @@ def test_nodes_of_several_workers_draw_what_they_would_one_by_one(workers, held,
     assert found.states_w == pytest.approx(doing)
     assert found.total_w == pytest.approx(sum(drawn.values()))
     assert found.nodes == len(nodes)
+
+
+def test_nodes_that_are_off_count_also_where_none_is_there() -> None:
+    for count in (0, 1):
+        world = World(count)
+        state = world.draw._state
+        state.settings.power_model_powered_off_w = 5.0
+        away = Away(off=3, up=count)
+        state.nodes.absent = lambda away=away: away  # type: ignore[method-assign, misc]
+        if count:
+            world.says("0", 100.0, 1.0)
+        found = world.draw.sample(1.0, CURVE)
+        assert (found.label, found.total_w, found.away_w) == ("modelled", 15.0 + 100.0 * count, 15.0)
+
+
+def test_what_is_drawn_now_is_told_also_where_nobody_keeps_an_account() -> None:
+    world = World(1)
+    world.says("0", 100.0, 1.0)
+    books: Any = object.__new__(Books)
+    books.account, books.draw = None, world.draw
+    books.model = SimpleNamespace(curve=lambda: CURVE)
+    assert books.now(1.0).last.total_w == 100.0

@@ -232,3 +232,22 @@ async def test_a_draw_of_nobody_is_led_back_under_any_policy(c, s, *workers, mon
         assert (await rt.power())["unexplained_w"] == 300
     saying.cancel()
     await rt.corridor(clear=True)
+
+
+def test_the_next_forecast_is_asked_for_when_it_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+
+    async def work(one: Forecaster, sample: Sample, steps: int, horizon_s: float) -> None:
+        asked.append(sample.t_s)
+        one._due_s = sample.t_s + 4
+
+    monkeypatch.setattr(Forecaster, "_work", work)
+
+    async def go() -> None:
+        with forecaster([]) as one:
+            for number in range(40):
+                one.add(sample(number), HORIZON_S, TICK_S)
+                await asyncio.sleep(0)
+
+    asyncio.run(go())
+    assert asked == [29.0, 33.0, 37.0]

@@ -190,7 +190,7 @@ def _steps(now_s: float, lower_w: Any, upper_w: Any, schedule: Any) -> list[Step
         if number > 1 and steps[-1][0] >= at_s:
             before_s = steps[-1][0] - now_s
             raise CorridorError(f"{where}t_s is {at_s - now_s:g} s, not after {before_s:g} s; times rise")
-        if number == 1 and steps and at_s == now_s:
+        if steps and at_s == now_s:
             # the schedule says what holds from now on
             steps.pop()
         steps.append((at_s, *_bounds(low, high, where)))
