@@ -117,3 +117,9 @@ def test_each_result_is_told_under_its_own_key(values, missing):
 def test_an_answer_of_another_form_is_refused(answer):
     with pytest.raises(ValueError, match="bytes"):
         contents(answer, 1)
+
+
+@pytest.mark.parametrize("how", ["__reduce__", "__reduce_ex__", "__getstate__"])
+def test_what_says_itself_how_it_is_pickled_is_not_pickled_unasked(how):
+    assert is_plain(type("Usual", (), {})(), LIMIT)
+    assert not is_plain(type("Own", (), {how: lambda *_: (int, ())})(), LIMIT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -283,3 +284,54 @@ async def test_an_answer_holds_until_there_is_a_newer_one_and_a_failure_is_none(
     assert came == [1, 3]
     answers.unwrap()
     assert closed == ["process"]
+
+
+@gen_test(timeout=10)
+async def test_what_is_still_to_be_asked_when_the_runtime_leaves_is_asked_nobody():
+    began, goes_on, made = threading.Event(), threading.Event(), []
+
+    def call(function: str, question: Any, cpu_s: float | None = None) -> None:
+        began.set()
+        goes_on.wait(5)
+
+    def process(niceness: int) -> Any:
+        made.append(niceness)
+        return SimpleNamespace(call=call, close=goes_on.set)
+
+    answers = Answers(SimpleNamespace(now_s=lambda: 0.0), lambda: None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(of_answers, "Process", process)
+        answers.ask("who", "package:function", {})
+        await asyncio.to_thread(began.wait, 5)
+        answers.ask("who", "package:function", {"later": True})
+        asking = answers._tasks["who"]
+        answers.unwrap()
+        await asking
+    assert len(made) == 1
+
+
+@gen_test(timeout=10)
+async def test_a_question_that_is_withdrawn_is_asked_no_more_and_its_process_stopped():
+    goes_on, asked, told = threading.Event(), [], []
+
+    def call(function: str, question: Any, cpu_s: float | None = None) -> int:
+        asked.append(question)
+        goes_on.wait(5)
+        return 1
+
+    process = SimpleNamespace(call=call, close=lambda: None, cancel=lambda: told.append("cancel"))
+    answers = Answers(SimpleNamespace(now_s=lambda: 0.0), lambda: None)
+    assert answers.section() == {}
+    answers.cancel("who")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(of_answers, "Process", lambda niceness: process)
+        answers.ask("who", "package:function", {})
+        asking = answers._tasks["who"]
+        while not asked:
+            await asyncio.sleep(0)
+        answers.ask("who", "package:function", {"later": True})
+        answers.cancel("who")
+        goes_on.set()
+        await asking
+    assert (asked, told) == ([{}], ["cancel"])
+    assert answers.section()["answers"]["who"]["result"] == 1

@@ -58,8 +58,15 @@ def test_numbers_of_a_phase_are_whole_ones_of_any_type():
     phase = Phase("elastic", "steps", abs, np.int64(3), 1.0, keep=np.float64(2)).checked(4)
     numbers = (phase.steps, phase.halo, phase.keep)
     assert (numbers, {type(one) for one in numbers}) == ((3, 1, 2), {int})
-    assert phase.chosen(1.0, ["init", "steps"]) == 1
-    for wrong in ({"steps": 1.5}, {"steps": -1}, {"steps": None}, {"halo": 5}, {"halo": True}, {"keep": 0}):
+    for right in ({"steps": abs}, {"steps": 0}, {"halo": 0}, {"halo": 4}, {"keep": 1}, {"keep": None}):
+        assert vars(replace(phase, **right).checked(4)).items() >= right.items()
+    names = ["init", "steps", "end"]
+    assert [phase.chosen(answer, names) for answer in (1.0, "steps", "end", 2)] == [1, 1, 2, 2]
+    for wrong in (0, 3, "init", "none", 1.5, ["end"]):
+        with pytest.raises(ValueError, match=r"goes to .*; allowed: 1 to 2, 'steps', 'end', or None"):
+            phase.chosen(wrong, names)
+    keeps = ({"keep": 0}, {"keep": "x"})
+    for wrong in ({"steps": 1.5}, {"steps": -1}, {"steps": None}, {"halo": 5}, {"halo": True}, *keeps):
         with pytest.raises(ValueError, match=f"{next(iter(wrong))} is .*; allowed: "):
             replace(phase, **wrong).checked(4)
     for wrong in ({"function": None}, {"adapt": 1}, {"after": "x"}):

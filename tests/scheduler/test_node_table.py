@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_hpc.scheduler.tables.nodes import NodeTable, Told
+from dask_hpc.scheduler.tables.nodes import Away, Node, NodeTable, Told, node_id
 
 
 def table(*names: str, by: str = "worker", host: str = "machine") -> NodeTable:
@@ -106,3 +106,90 @@ def test_only_news_makes_the_picture_anew():
     assert made.hear("tcp://1", Told(end_s=520.0)), "its time was extended"
     assert left(made, 11.0)["1"] == 509.0
     assert math.isclose(left(made, 12.0)["1"] or 0.0, 508.0)
+
+
+@pytest.mark.parametrize(
+    ("by", "name", "id"),
+    [
+        ("job", "slurm-7-3", "slurm-7"),
+        ("job", "slurm-7-x", "slurm-7-x"),
+        ("job", 12, "12"),
+        ("job", "by-hand-", "by-hand-"),
+        ("worker", "slurm-7-3", "slurm-7-3"),
+        ("host", "slurm-7-3", "machine"),
+    ],
+)
+def test_which_workers_are_one_node(by: str, name: Any, id: str):
+    assert node_id(by, name, "machine") == id
+
+
+def test_what_a_node_is_used_for_is_seen_as_it_changes():
+    made = table("a", "b", by="host")
+    node = made.nodes["machine"]
+
+    def seen() -> tuple[str | None, str, int]:
+        (view,) = made.views(0.0)
+        return view.job, view.state, view.workers
+
+    assert (seen(), node.serves, node.serves_plain) == ((None, "up", 2), True, True)
+    node.job = "job"
+    made.touch([node])
+    assert (seen(), node.serves, node.serves_plain) == (("job", "up", 2), True, False)
+    node.reserved = 1
+    made.touch([node])
+    assert (seen(), node.serves) == (("job", "draining", 2), False)
+    assert made.unheld() == []
+    node.job = None
+    made.touch([node])
+    assert (seen(), made.unheld(), made.free()) == ((None, "draining", 2), [], [])
+    node.reserved = 0
+    made.touch([node])
+    assert (seen(), made.unheld(), made.free()) == ((None, "up", 2), [node], [node])
+    made.leave("tcp://b")
+    assert seen() == (None, "up", 1)
+    made.join("tcp://b", name="b", host="machine", nthreads=1, memory_bytes=0)
+    assert seen() == (None, "up", 2)
+    # a node that stages, say, is none that jobs get
+    node.role = "staging"
+    made.touch([node])
+    assert (made.unheld(), made.free(), made.up(), made.computing()) == ([node], [], 1, 0)
+    assert not node.serves
+    for name in "ab":
+        assert made.leave(f"tcp://{name}") is node
+    node.role = "compute"
+    made.touch([node])
+    assert (seen(), made.unheld(), made.up(), made.computing()) == ((None, "lost", 0), [], 0, 0)
+    assert made.leave("tcp://b") is None
+    # the same machine, come back as another node
+    made.nodes["machine"] = other = Node("machine")
+    made.forget(node)
+    assert made.nodes == {"machine": other}
+    made.forget(other)
+    assert made.views(0.0) == ()
+
+
+def test_nodes_that_were_said_to_start_start_no_more_once_so_many_have_come():
+    made = table("a")
+    assert made.absent().starting == 0
+    made.away = Away(starting=2, off=3, up=1)
+    assert made.absent().starting == 2
+    for name, starting in (("b", 1), ("c", 0), ("d", 0)):
+        made.join(f"tcp://{name}", name=name, host="machine", nthreads=1, memory_bytes=0)
+        assert (made.absent().starting, made.absent().off) == (starting, 3)
+    # nodes that were not looked at
+    made.away = Away(starting=2, up=None)
+    assert made.absent().starting == 2
+
+
+def test_who_ends_sooner_than_it_knows_is_told_until_it_knows():
+    made = table("a", "b", "c")
+    made.hear("tcp://a", Told(end_s=50.0, sooner=True))
+    made.hear("tcp://b", Told(end_s=50.0))
+    made.hear("tcp://c", Told(end_s=70.0, sooner=True))
+    assert made.sooner(60.0) == {"tcp://a": 50.0}
+    assert made.sooner(50.0) == {}
+    assert made.hear("tcp://a", Told(end_s=50.0)), "that is news though the time is the same"
+    assert made.sooner(60.0) == {}
+    assert made.hear("tcp://c", Told()), "it has no end any more"
+    assert made.sooner(100.0) == {}
+    assert left(made, 0.0) == {"a": 50.0, "b": 50.0, "c": None}

@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from contextlib import AsyncExitStack
 from pathlib import Path
+from types import SimpleNamespace
 
 import dask.array as da
 import numpy as np
@@ -18,6 +19,7 @@ from losses import kill
 import dask_hpc
 from dask_hpc.scheduler.checkpoint.memory import Memory
 from dask_hpc.scheduler.checkpoint.protected import Protected
+from dask_hpc.scheduler.checkpoint.protected_result import Result
 from dask_hpc.scheduler.rpc.service import of
 from dask_hpc.scheduler.tables import losses
 from dask_hpc.worker import saved
@@ -368,3 +370,16 @@ async def test_workers_that_are_lost_while_it_is_read_do_not_count(c, s, a, b, t
         gate.open()
         np.testing.assert_array_equal(await asyncio.wait_for(data, 30), np.arange(1000))
     s.validate_state()
+
+
+def test_what_could_not_be_made_again_stays_protected_by_a_version_that_is_old():
+    ts = SimpleNamespace(key="key", state="released", who_wants=None, waiters=None)
+    one, dropped = Result((SimpleNamespace(folder="old"),), "int", always=True), []
+    protected = object.__new__(Protected)
+    vars(protected).update(_uses={"old": 1}, _of={"key": one}, _drop=dropped.append)
+    protected._scheduler = SimpleNamespace(tasks={"key": ts})
+    protected.let_go_of({"old"})
+    assert dropped == []
+    one.always = False
+    protected.let_go_of({"old"})
+    assert dropped == ["key"]

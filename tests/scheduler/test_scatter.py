@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +14,10 @@ from tasks import inc
 
 import dask_hpc
 from dask_hpc.errors import JobCancelled, UnknownJob
+from dask_hpc.scheduler.internals.allotment import AllotmentSet
+from dask_hpc.scheduler.rpc.jobs import JobMethods
+from dask_hpc.scheduler.tables.jobs import JobRecord
+from dask_hpc_policies.jobs.jobspec import job_spec, resolve
 
 
 def at(s, future):
@@ -152,3 +157,19 @@ async def test_scatter_that_cannot_be_says_why(c, s, *workers):
     with pytest.raises(UnknownJob):
         await rt.find("nobody-7").scatter([1])
     await pending.close()
+
+
+def test_whose_workers_a_job_has_that_was_given_none_is_known_after_a_tick_and_of_one_that_ended_never():
+    now_s, spec = [0.0], job_spec("job")
+    state = SimpleNamespace(now_s=lambda: now_s[0], settings=SimpleNamespace(tick_s=1.0))
+    methods = JobMethods(SimpleNamespace(state=state), None)
+    job = JobRecord("job", spec, resolve(spec, 1), client=None)
+    common = job.lanes["rest"].restriction = AllotmentSet()
+    common.grant(["of others"])
+    assert methods._held(job) == [], "it may be given some of its own in a moment"
+    now_s[0] = 1.0
+    assert methods._held(job) == ["of others"]
+    job.allotment.grant(["own"])
+    assert methods._held(job) == ["own"]
+    job.ended.set()
+    assert methods._held(job) == [], "they are another's"

@@ -1,0 +1,76 @@
+"""Where blocks and analyses of a flow go when workers are lost or wanted by others: the rules alone."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import dask_hpc
+from dask_hpc.coupling import source as of_source
+from dask_hpc.coupling.kept import Kept
+from dask_hpc.errors import CouplingError
+from dask_hpc.scheduler.coupling.flow import Flow
+from dask_hpc.scheduler.coupling.joining import Joining
+from dask_hpc.scheduler.coupling.workers import Workers
+
+HERE = "tcp://here:1"
+
+
+def test_a_source_comes_back_at_once_where_its_worker_was_replaced_and_then_waits_for_another() -> None:
+    there = {HERE: ["here"]}
+    flow = Flow("heat", "id", (), 2, "wait", "client")
+    workers: Any = SimpleNamespace(hosts=lambda client: there)
+    engine: Any = SimpleNamespace(scheduler=SimpleNamespace(workers=there))
+    again: Any = SimpleNamespace(wanted=lambda *asked: [])
+    joining = Joining(engine, workers, again, {"heat": flow}.get, None)  # type: ignore[arg-type]
+
+    async def check() -> None:
+        async def join(lost: str | None = None) -> dict[str, Any]:
+            return await joining.flow_join("heat", 0, 1, "token", ["here"], lost=lost)
+
+        assert (await join())["worker"] == HERE
+        # another one has its address
+        flow.adrift.add(0)
+        assert (await join(lost=HERE))["worker"] == HERE
+        assert await join(lost=HERE) == {"wait": f"worker {HERE} does not answer"}
+
+    asyncio.run(check())
+
+
+def test_analyses_go_where_blocks_would_come_now_when_none_of_their_flows_workers_fits() -> None:
+    flow: Any = SimpleNamespace(client="client")
+    workers = object.__new__(Workers)
+    fit = {"a": ["host"], "b": ["host"]}
+    workers.hosts = lambda client: fit  # type: ignore[method-assign]
+    assert workers._next(flow, ["a", "drained"]) == ["a"]
+    assert workers._next(flow, ["drained"]) == ["a", "b"]
+    assert workers._next(flow, []) == []
+
+    def none(client: str) -> dict[str, list[str]]:
+        raise CouplingError("no worker is there that blocks could go to; add workers")
+
+    workers.hosts = none  # type: ignore[method-assign]
+    assert workers._next(flow, ["drained"]) == ["drained"]
+
+
+def test_a_source_keeps_of_what_a_lost_worker_had_only_what_the_next_one_asks_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def nothing(*said: Any) -> dict[str, Any]:
+        return {}
+
+    async def connect(*asked: Any, **options: Any) -> Any:
+        return SimpleNamespace(write=nothing, read=nothing)
+
+    monkeypatch.setattr(of_source, "connect", connect)
+    source = object.__new__(dask_hpc.Source)
+    source._kept, source._security, source.rank, source._last = Kept(), {}, 0, 5
+    for step in (4, 5):
+        # else the memory of the ring of the lost one would be there as long as the source is
+        source._kept.copy(step, [], [], most=2)
+    told = {"worker": HERE, "flow": "id", "place": 0, "members": [0], "fields": [], "slots": 2, "again": [5]}
+    assert asyncio.run(source._connected(told))
+    assert list(source._kept) == [5]
