@@ -27,7 +27,7 @@ class Waiting:
             running=[workers[name] for name in running],
             workers=workers,
         )
-        other = SimpleNamespace(id="other", nodes=["node"])
+        self.other = other = SimpleNamespace(id="other", nodes=["node"])
         self._notices = Notices(
             SimpleNamespace(
                 jobs=SimpleNamespace(active={"job": self.job}, named=[self.job, other]),
@@ -56,6 +56,10 @@ def test_a_job_without_a_node_is_told_once_and_after_a_while():
     assert text == (
         "Job job has been held for 10 s: it waits. Remedy: wait, cancel a running job (other) or add workers."
     )
+    waits = Waiting()
+    waits.other.nodes = []
+    assert waits.at(100.0, 111.0) == 1
+    assert "cancel a running job (none is running) or add workers" in waits.told[0]
 
 
 @pytest.mark.parametrize("counts", [{"processing": 1}, {"held": 0}])

@@ -33,7 +33,7 @@ class Notices:
         if job.held_since_s is None:
             job.held_since_s = now_s
         held_s = now_s - job.held_since_s
-        if job.noticed or held_s < state.settings.held_notice_s or job.client is None:
+        if job.noticed or held_s < state.settings.held_notice_s:
             return
         job.noticed = True
         least = job.is_default or job.smallest_start <= 1
