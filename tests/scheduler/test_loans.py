@@ -1,10 +1,13 @@
-"""What is lent is accounted for: who has lent it, and for how long."""
+"""What is lent is accounted for, and what was held for want of a node is sent when there is one."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
 
+from dask_hpc.scheduler.internals.allotment import HOLD
 from dask_hpc.scheduler.placing import lending as of_lending
+from dask_hpc.scheduler.tables.jobs import JobRecord
+from dask_hpc_policies.jobs.jobspec import job_spec, resolve
 
 
 def test_a_job_that_has_to_leave_a_node_lends_its_idle_threads_until_it_has_left():
@@ -26,3 +29,25 @@ def test_a_job_that_has_to_leave_a_node_lends_its_idle_threads_until_it_has_left
     now_s[0] = 2.0
     lending.settle("a", whole=True)
     assert (holder.lent_tasks, holder.lent_s) == (borrower.borrowed_tasks, borrower.borrowed_s) == (1, 2.0)
+
+
+def test_what_a_job_held_for_want_of_a_node_is_sent_once_but_for_what_is_anothers_by_now():
+    spec = job_spec("any")
+    job, other = (JobRecord(id, spec, resolve(spec, 1), client=None) for id in ("job", "other"))
+    tasks = {}
+    for number, key in enumerate(("rest", "root", "of another", "of nobody", "sent")):
+        tasks[key] = SimpleNamespace(
+            key=key, state="no-worker", worker_restrictions=HOLD, priority=(number,), annotations=None
+        )
+        job.park(tasks[key])
+    tasks["sent"].state = "processing"
+    owner = dict.fromkeys(tasks, job.lanes["rest"])
+    owner |= {"root": job.lanes["root"], "of another": other.lanes["rest"]}
+    del owner["of nobody"]
+    lending = of_lending.Lending(SimpleNamespace(owner=owner), None)
+    assert lending.unheld(job) == [], "it has always had a node"
+    job.nodeless = True
+    assert lending.unheld(job) == ["rest"]
+    assert tasks["rest"].worker_restrictions is job.reach
+    assert tasks["of another"].worker_restrictions is HOLD
+    assert not job.nodeless
