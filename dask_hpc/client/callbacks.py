@@ -75,8 +75,17 @@ def _called(
 
 
 def _told(error: BaseException) -> tuple[str, str]:
-    """What is raised, in one line and in full: as text, as a traceback that is kept would keep the step."""
-    return f"{type(error).__name__}: {error}", traceback.format_exc()
+    """What is raised, in one line and in full: as text, as a traceback that is kept would keep the step.
+
+    Dask keeps what a task has raised with the future of that, which lies in the traceback.
+    """
+    told = f"{type(error).__name__}: {error}", traceback.format_exc()
+    each: BaseException | None = error
+    # what is raised may be its own cause
+    while each is not None and each.__traceback__ is not None:
+        each.__traceback__ = None
+        each = each.__context__ or each.__cause__
+    return told
 
 
 def call_soon(loop: Any, function: Callable[[], None]) -> None:

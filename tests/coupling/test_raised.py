@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from types import NoneType
 
+import numpy as np
 import pytest
 from coupled import FIELDS, opened, started
 from distributed import wait
@@ -100,6 +102,44 @@ async def test_a_callback_that_raises_is_told_in_the_status_and_the_flow_goes_on
     assert (await flow.status())["state"] == "closed"
     await flow.close()
     await nothing_left(s, a)
+
+
+@pytest.mark.errors("A callback of flow")
+@live(workers=1, timeout=60)
+async def test_a_step_whose_callbacks_raise_what_a_task_has_raised_is_let_go_of(c, s, a):
+    flow, values = await started(c)
+
+    def failing(ds):
+        return ds["T"].data.map_blocks(lambda block: 1 // 0, dtype=float, meta=np.empty((0, 0)))
+
+    # Dask has what is raised in the state of the future, and that in what is raised
+    async def awaits(step, ds):
+        try:
+            await c.compute(failing(ds))
+        except ZeroDivisionError as error:
+            raise RuntimeError("it cannot be") from error
+
+    def computes(step, ds):
+        try:
+            failing(ds).compute()
+        except ZeroDivisionError as error:
+            raise error from error
+
+    await flow.on_step(awaits)
+    await flow.on_step(computes)
+    gc.disable()  # it would let go of some of it
+    try:
+        async with producers(s, (0, 8)) as made:
+            await opened(made)
+            made[0].tell("many", first=0, last=2)
+            made[0].tell("close")
+            assert [each async for each in values] == [(0, 0.0), (1, 1.0)]
+            assert (sum(await told(made[0])), await told(made[0])) == (2, "closed")
+        assert (await flow.status())["callback_error"].startswith("step 1: ZeroDivisionError: ")
+        await flow.close()
+        await nothing_left(s, a)
+    finally:
+        gc.enable()
 
 
 @live(workers=1, timeout=60)
