@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dask.utils import typename
@@ -73,21 +73,26 @@ def provide(data: Mapping[str, Any], *, timeout_s: float = 60.0) -> Any:
     return work
 
 
-async def runs(worker: Any, key: Any) -> bool:
-    """Whether a worker runs a task, or is about to: it ends when data is put in the place of its result.
-
-    A transfer that nobody needs any more is waited for: it would take with it what is put there meanwhile. It
-    may be from a host that hangs.
-    """
-    tasks = worker.state.tasks
-    while (ts := tasks.get(key)) is not None and (ts.state, ts.previous) == ("cancelled", "flight"):
-        await asyncio.sleep(_AGAIN_S)
+def runs(worker: Any, key: Any) -> bool:
+    """Whether a worker runs a task, or is about to: it ends when data is put in the place of its result."""
+    ts = worker.state.tasks.get(key)
     return ts is not None and ts.state in _RUNS
 
 
+async def landed(worker: Any, keys: Iterable[Any]) -> None:
+    """Wait for transfers of data that nobody needs any more, which may be from a host that hangs.
+
+    They would take with them what is put in its place meanwhile.
+    """
+    for key in keys:
+        while (ts := worker.state.tasks.get(key)) and (ts.state, ts.previous) == ("cancelled", "flight"):
+            await asyncio.sleep(_AGAIN_S)
+
+
 async def _provide(worker: Any, data: Mapping[str, Any], timeout_s: float) -> None:
+    await landed(worker, data)
     # what is there already, or is being made, must not be replaced
-    refused = [name for name in data if name in worker.data or await runs(worker, name)]
+    refused = [name for name in data if name in worker.data or runs(worker, name)]
     left = {name: value for name, value in data.items() if name not in refused}
     worker.update_data(left, stimulus_id=_STIMULUS)
     unused: list[str] = []

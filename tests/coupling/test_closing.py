@@ -286,7 +286,7 @@ async def test_a_step_that_is_sent_again_where_it_is_fetched_from_a_host_that_ha
     c, s, a, b, monkeypatch
 ):
     flow, values = await started(c)
-    fetch, runs, ends = distributed.worker.get_data_from_worker, of_worker.runs, asyncio.Event()
+    fetch, landed, ends = distributed.worker.get_data_from_worker, of_worker.landed, asyncio.Event()
     fetched_from, looked_at = [], []
 
     async def hanging(*args, worker, **more):
@@ -296,9 +296,9 @@ async def test_a_step_that_is_sent_again_where_it_is_fetched_from_a_host_that_ha
         await ends.wait()
         raise OSError("the host does not answer")
 
-    async def looked(worker, key):
-        looked_at.append(key)
-        return await runs(worker, key)
+    async def looked(worker, keys):
+        looked_at.extend(keys)
+        await landed(worker, keys)
 
     monkeypatch.setattr(distributed.worker, "get_data_from_worker", hanging)
     async with producers(s, *HALVES) as made:
@@ -313,7 +313,7 @@ async def test_a_step_that_is_sent_again_where_it_is_fetched_from_a_host_that_ha
             lambda: [key for key, ts in there.items() if (ts.state, ts.previous) == CANCELLED],
             "nobody needs what is fetched",
         )
-        monkeypatch.setattr(of_worker, "runs", looked)
+        monkeypatch.setattr(of_worker, "landed", looked)
         for one in made:
             assert await told(one) is True
             one.tell("close")

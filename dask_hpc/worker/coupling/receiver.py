@@ -22,7 +22,7 @@ from distributed.worker_state_machine import FreeKeysEvent
 
 from dask_hpc.errors import DaskHPCError
 from dask_hpc.worker.answers import answered
-from dask_hpc.worker.awaited import runs
+from dask_hpc.worker.awaited import landed, runs
 from dask_hpc.worker.coupling.blocks import Block, Bundle
 from dask_hpc.worker.coupling.places import Place, Step
 from dask_hpc.worker.coupling.ring import Ring
@@ -268,7 +268,8 @@ class Receiver:
         made = tuple(block for rank in ranks for block in step.blocks[rank])
         bundle = Bundle(number, made)
         key = block_key(place.flow, turn, place.number)
-        if await runs(worker, key):
+        await landed(worker, [key])
+        if runs(worker, key):
             # the step has failed: its task was let run to say so
             logger.info("Step %d of %s is left out: it is not awaited any more", number, place.flow)
             return
