@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping
 from dask_hpc.errors import SlurmError
 from dask_hpc.slurm import text
 from dask_hpc.slurm.notation import JobId, parse_job_id, parse_time_s
-from dask_hpc.slurm.rows import NodeGroup, QueuedJob, RecordedJob, ShownJob, is_over
+from dask_hpc.slurm.rows import QueuedJob, is_over
 
 logger = logging.getLogger(__name__)
 
@@ -34,12 +34,10 @@ TIMEOUT_S = 30.0
 SQUEUE = ("squeue", "--noheader", "--noconvert", "--states=all", f"--format={text.SQUEUE_FORMAT}")
 SINFO = ("sinfo", "--noheader", "--noconvert", "--exact", f"--format={text.SINFO_FORMAT}")
 
-_SACCT = ("sacct", "--noheader", "--parsable2", "--noconvert", f"--format={text.SACCT_FORMAT}")
 #: Options by environment of the commands that are used here.
-_PREFERENCES = ("SQUEUE_", "SACCT_", "SINFO_", "SCONTROL_", "SCANCEL_")
+_PREFERENCES = ("SQUEUE_", "SINFO_", "SCONTROL_", "SCANCEL_")
 #: How Slurm says that it does not know a job, or knows it no more.
 _FORGOTTEN = "Invalid job id specified"
-_NOT_FOUND = " not found"
 _ENDED = (_FORGOTTEN, "already completing or completed")
 
 
@@ -78,64 +76,6 @@ async def squeue(
     if code and jobs is not None and _FORGOTTEN in errors:
         return ()
     return text.parse_squeue(_checked("squeue", code, output, errors))
-
-
-async def sacct(
-    jobs: Iterable[JobId | int | str],
-    *,
-    steps: bool = False,
-    timeout_s: float = TIMEOUT_S,
-    environment: Mapping[str, str] | None = None,
-) -> tuple[RecordedJob, ...]:
-    """What the accounting has about `jobs`, also long after their end; sites may have none.
-
-    Parameters
-    ----------
-    steps
-        Also a row for each step.
-    jobs, timeout_s, environment
-        As for `squeue`.
-
-    Raises
-    ------
-    SlurmError
-        As `squeue`, and where accounting is switched off.
-    """
-    if not (ids := _ids(jobs)):
-        return ()
-    chosen = [f"--jobs={','.join(ids)}", *([] if steps else ["--allocations"])]
-    return text.parse_sacct(await run(*_SACCT, *chosen, timeout_s=timeout_s, environment=environment))
-
-
-async def sinfo(
-    partition: str | None = None,
-    *,
-    timeout_s: float = TIMEOUT_S,
-    environment: Mapping[str, str] | None = None,
-) -> tuple[NodeGroup, ...]:
-    """Nodes by partition and state; no row for a `partition` that does not exist.
-
-    `timeout_s`, `environment` and errors are those of `squeue`.
-    """
-    chosen = [] if partition is None else [f"--partition={partition}"]
-    return text.parse_sinfo(await run(*SINFO, *chosen, timeout_s=timeout_s, environment=environment))
-
-
-async def show_jobs(
-    job: JobId | int | str | None = None,
-    *,
-    timeout_s: float = TIMEOUT_S,
-    environment: Mapping[str, str] | None = None,
-) -> tuple[ShownJob, ...]:
-    """All that the controller knows about a job, its array tasks and components; None: about all jobs.
-
-    `timeout_s`, `environment` and errors are those of `squeue`.
-    """
-    chosen = [] if job is None else _ids([job])
-    code, output, errors = await _outcome(("scontrol", "show", "job", *chosen), timeout_s, environment)
-    if code and job is not None and (_FORGOTTEN in errors or output.strip().endswith(_NOT_FOUND)):
-        return ()
-    return text.parse_show_job(_checked("scontrol show job", code, output, errors))
 
 
 async def scancel(

@@ -5,7 +5,6 @@ Words of Slurm, such as states and reasons, are kept as they are: a newer releas
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dask_hpc.slurm.notation import JobId
@@ -102,26 +101,3 @@ class NodeGroup:
     hosts: tuple[str, ...]
     #: Why nodes are down or drained, as the administrator wrote it; empty: no reason.
     reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShownJob:
-    """A job as `scontrol show job` shows it."""
-
-    id: JobId
-    number: int
-    name: str
-    partition: str
-    state: str
-    reason: str
-    nodes: int
-    hosts: tuple[str, ...]
-    time_limit_s: float | None
-    run_time_s: float | None
-    submit_s: float | None
-    start_s: float | None
-    end_s: float | None
-    #: How often it was put back into the queue.
-    restarts: int
-    #: Everything that was shown, in Slurm's own words.
-    fields: Mapping[str, str]

@@ -18,7 +18,7 @@ from typing import Any
 
 from dask_hpc.errors import SlurmError
 from dask_hpc.slurm.notation import expand_hosts, parse_duration_s, parse_job_id, parse_time_s
-from dask_hpc.slurm.rows import NodeGroup, QueuedJob, RecordedJob, ShownJob
+from dask_hpc.slurm.rows import NodeGroup, QueuedJob, RecordedJob
 
 _MIB = 2**20
 _WORD = re.compile(r"[A-Z][A-Z_]*")
@@ -26,7 +26,6 @@ _COUNT = re.compile(r"[0-9]{1,10}")
 _NODE_STATE = re.compile(r"([A-Za-z_]+)([^A-Za-z_\s]*)")
 _CANCELLED = re.compile(r"CANCELLED by ([0-9]+)")
 _EXIT = re.compile(r"([0-9]{1,10}):([0-9]{1,10})")
-_ENTRY = re.compile(r"([A-Za-z][^\s=]*)=")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,19 +48,13 @@ def parse_squeue(output: str) -> tuple[QueuedJob, ...]:
     return tuple(QueuedJob(**row) for row in _rows("squeue", _numbered(output), _SQUEUE))
 
 
-def parse_sacct(output: str) -> tuple[RecordedJob, ...]:
-    """What `sacct` printed with the format `SACCT_FORMAT`, parsable and without header.
-
-    Raises
-    ------
-    SlurmError
-        As `parse_squeue`.
-    """
-    return tuple(sacct_jobs(_numbered(output)))
-
-
 def sacct_jobs(lines: Iterable[tuple[int, str]]) -> Iterator[RecordedJob]:
-    """As `parse_sacct`, of lines with their numbers, one after another.
+    """What `sacct` printed with the format `SACCT_FORMAT`, parsable and without header, line by line.
+
+    Parameters
+    ----------
+    lines
+        Each with its number.
 
     Raises
     ------
@@ -80,19 +73,6 @@ def parse_sinfo(output: str) -> tuple[NodeGroup, ...]:
         As `parse_squeue`.
     """
     return tuple(NodeGroup(**row) for row in _rows("sinfo", _numbered(output), _SINFO))
-
-
-def parse_show_job(output: str) -> tuple[ShownJob, ...]:
-    """What `scontrol show job` printed, in its form of several lines a job.
-
-    Raises
-    ------
-    SlurmError
-        As `parse_squeue`, and for a job that lacks a field.
-    """
-    if output.strip() == "No jobs in the system":
-        return ()
-    return tuple(_shown(line, fields) for line, fields in _records(output))
 
 
 def parse_kill_wait_s(output: str) -> float:
@@ -132,73 +112,6 @@ def _rows(
                 raise _malformed(command, line_number, line, f"{column.asked}: {error}") from None
             row.update(zip(column.names, value if len(column.names) > 1 else (value,), strict=True))
         yield row
-
-
-def _records(output: str) -> Iterator[tuple[int, dict[str, str]]]:
-    """Fields of each job of `scontrol show job`, with the number of its first line."""
-    fields: dict[str, str] = {}
-    start = 1
-    for line_number, line in enumerate(output.split("\n"), start=1):
-        if line.startswith("JobId="):
-            if fields:
-                yield start, fields
-            fields, start = {}, line_number
-        entries = tuple(_entries(line.strip()))
-        if line.strip() and (not entries or not (fields or line.startswith("JobId="))):
-            raise _malformed("scontrol show job", line_number, line, "expected JobId=... or a field of a job")
-        fields.update(entries)
-    if fields:
-        yield start, fields
-
-
-def _entries(line: str) -> Iterator[tuple[str, str]]:
-    """Pairs of a line such as ``Partition=a NodeList=n1``; free texts go to the end of the line."""
-    while match := _ENTRY.match(line):
-        key, rest = match.group(1), line[match.end() :]
-        if key in _FREE:
-            yield key, rest
-            return
-        # a value with blanks goes on until the next key
-        following = re.search(r"\s+(?=[A-Za-z][^\s=]*=)", rest)
-        value, line = (rest[: following.start()], rest[following.end() :]) if following else (rest, "")
-        yield key, value
-
-
-def _shown(line_number: int, fields: dict[str, str]) -> ShownJob:
-    def get(key: str, read: Callable[[str], Any]) -> Any:
-        if key not in fields:
-            raise SlurmError(f"scontrol show job, line {line_number}: the job has no field {key}")
-        try:
-            return read(fields[key])
-        except SlurmError as error:
-            raise SlurmError(f"scontrol show job, line {line_number}: {key}: {error}") from None
-
-    if "ArrayJobId" in fields:
-        tasks = get("ArrayTaskId", str)
-        part = f"_{tasks}" if tasks.isdigit() else f"_[{tasks}]"
-        job = get("ArrayJobId", lambda text: parse_job_id(text + part))
-    elif "HetJobId" in fields:
-        job = get("HetJobId", lambda text: parse_job_id(f"{text}+{get('HetJobOffset', str)}"))
-    else:
-        job = get("JobId", parse_job_id)
-    return ShownJob(
-        id=job,
-        number=get("JobId", _count),
-        name=get("JobName", str),
-        partition=get("Partition", str),
-        state=get("JobState", _state),
-        reason=get("Reason", _reason),
-        # a waiting job has the least and the most nodes it asks for
-        nodes=get("NumNodes", lambda text: _count(text.partition("-")[0])),
-        hosts=get("NodeList", expand_hosts),
-        time_limit_s=get("TimeLimit", parse_duration_s),
-        run_time_s=get("RunTime", parse_duration_s),
-        submit_s=get("SubmitTime", parse_time_s),
-        start_s=get("StartTime", parse_time_s),
-        end_s=get("EndTime", parse_time_s),
-        restarts=get("Restarts", _count),
-        fields=fields,
-    )
 
 
 def _malformed(command: str, line_number: int, line: str, expected: str) -> SlurmError:
@@ -316,7 +229,3 @@ _SINFO = _columns(
 SQUEUE_FORMAT = _asked(_SQUEUE, "|")
 SACCT_FORMAT = _asked(_SACCT, ",")
 SINFO_FORMAT = _asked(_SINFO, "|")
-#: Fields of `scontrol show job` that people write; they are last in their lines.
-_FREE = frozenset(
-    "JobName Comment AdminComment SystemComment Extra Command SubmitLine WorkDir StdErr StdIn StdOut".split()
-)

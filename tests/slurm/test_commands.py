@@ -23,9 +23,6 @@ Asked = Callable[..., Awaitable[Any]]
 #: Every function that runs a command, the command, and what to call it with.
 ALL: dict[str, tuple[Asked, tuple[Any, ...]]] = {
     "squeue": (commands.squeue, ()),
-    "sacct": (commands.sacct, ([1],)),
-    "sinfo": (commands.sinfo, ()),
-    "scontrol": (commands.show_jobs, ()),
     "scancel": (commands.scancel, ([1],)),
 }
 

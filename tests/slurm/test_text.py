@@ -19,7 +19,7 @@ from dask_hpc.slurm import text
 from dask_hpc.slurm.notation import (
     JobId,
 )
-from dask_hpc.slurm.rows import QueuedJob, is_over
+from dask_hpc.slurm.rows import QueuedJob, RecordedJob, is_over
 
 #: What Slurm 22.05.8 printed for the commands of `dask_hpc.slurm.commands`.
 CAPTURED = Path(__file__).parent / "captured"
@@ -28,6 +28,10 @@ DAY_S = 86_400
 
 def captured(name: str) -> str:
     return (CAPTURED / f"{name}-22.05.8.txt").read_text()
+
+
+def sacct_rows(output: str) -> tuple[RecordedJob, ...]:
+    return tuple(text.sacct_jobs(enumerate(output.split("\n"), start=1)))
 
 
 def test_squeue_as_captured() -> None:
@@ -52,7 +56,7 @@ def test_squeue_as_captured() -> None:
 
 
 def test_sacct_as_captured() -> None:
-    rows = {str(row.id): row for row in text.parse_sacct(captured("sacct"))}
+    rows = {str(row.id): row for row in sacct_rows(captured("sacct"))}
     assert len(rows) == 12
     assert (rows["1"].name, rows["1"].hosts, rows["1"].time_limit_s) == ("a|b = c d", ("n1", "n2"), 600)
     assert (rows["3"].state, rows["3"].exit_code, rows["3"].exit_signal) == ("FAILED", 3, 0)
@@ -61,7 +65,7 @@ def test_sacct_as_captured() -> None:
     assert (rows["9"].start_s, rows["9"].hosts, rows["9"].cancelled_by) == (None, (), None)
     assert (rows["7+1"].plain_id, rows["6_4"].plain_id) == (JobId(8), JobId(12))
     assert rows["6_[7-70:3%2]"].reason == "JobArrayTaskLimit"
-    steps = {str(row.id): row for row in text.parse_sacct(captured("sacct-steps"))}
+    steps = {str(row.id): row for row in sacct_rows(captured("sacct-steps"))}
     assert len(steps) == 21
     assert (steps["7+0.0"].name, steps["7+0.0"].user, steps["7+0.0"].time_limit_s) == ("sleep", "", None)
     assert (steps["10.batch"].id.step, steps["10.batch"].exit_signal) == ("batch", 15)
@@ -80,39 +84,6 @@ def test_sinfo_as_captured() -> None:
     assert {row.time_limit_s for row in rows} == {math.inf, 3600}
     assert {(row.cpus, row.memory_bytes, row.availability) for row in rows} == {(2, 16_000 * 2**20, "up")}
     assert all(row.nodes == len(row.hosts) for row in rows)
-
-
-def test_scontrol_as_captured() -> None:
-    rows = {str(row.id): row for row in text.parse_show_job(captured("scontrol-show-job"))}
-    assert len(rows) == 15
-    one = rows["1"]
-    assert (one.name, one.state, one.hosts, one.nodes) == ("a|b = c d", "RUNNING", ("n1", "n2"), 2)
-    assert (one.time_limit_s, one.end_s, one.restarts) == (600, 1795202305, 0)
-    assert (one.fields["Comment"], one.fields["TRES"]) == ("x=1 Y=2", "cpu=2,node=2,billing=2")
-    assert (one.fields["AllocNode:Sid"].partition(":")[0], one.fields["WorkDir"]) == (
-        "localhost",
-        "/scratch/run",
-    )
-    assert (rows["4"].time_limit_s, rows["4"].end_s) == (math.inf, None)
-    assert (rows["5_4"].number, rows["11+1"].number) == (15, 12)
-    assert rows["5_[7-70:3%2]"].nodes == 1
-    assert rows["6"].reason.startswith("Nodes_required_for_job_are_DOWN")
-    assert (rows["13"].state, rows["13"].fields["ExitCode"]) == ("CANCELLED", "0:15")
-    # the two commands agree about the same jobs
-    for queued in text.parse_squeue(captured("squeue")):
-        shown = rows[str(queued.id)]
-        for field in (
-            "number",
-            "name",
-            "partition",
-            "state",
-            "nodes",
-            "hosts",
-            "time_limit_s",
-            "submit_s",
-            "end_s",
-        ):
-            assert getattr(shown, field) == getattr(queued, field), (queued.id, field)
 
 
 def test_the_time_before_a_kill_is_read_or_said_to_be_missing() -> None:
@@ -157,31 +128,16 @@ def test_other_versions_as_documented() -> None:
         assert (group.cpus, group.memory_bytes, group.availability) == (64, 257_000 * 2**20, "inact")
         assert (group.time_limit_s, group.reason) == (None, "Not responding")
 
-    # 23.02 shows ReqTRES and AllocTRES in place of TRES, 23.11 and later lack Power; a name is free text
-    shown = (
-        captured("scontrol-show-job")
-        .replace("   Power=\n", "")
-        .replace("   TRES=", "   ReqTRES=cpu=1\n   AllocTRES=")
-    )
-    shown = shown.replace("JobName=wrap", "JobName=Partition=x NodeList=y")
-    rows = text.parse_show_job(shown)
-    assert len(rows) == 15
-    assert {row.name for row in rows[1:]} == {"Partition=x NodeList=y"}
-    assert {row.partition for row in rows} == {"compute", "staging", "staging,compute"}
-    assert rows[0].fields["AllocTRES"] == "cpu=2,node=2,billing=2"
-
 
 def test_nothing_is_no_row() -> None:
     for parse in PARSERS.values():
         assert parse("") == parse("\n") == ()
-    assert text.parse_show_job("No jobs in the system\n") == ()
 
 
 PARSERS: dict[str, Callable[[str], Any]] = {
     "squeue": text.parse_squeue,
-    "sacct": text.parse_sacct,
+    "sacct": sacct_rows,
     "sinfo": text.parse_sinfo,
-    "scontrol show job": text.parse_show_job,
 }
 GOOD = "1|1|compute|ada|RUNNING|2|n[1-2]|10:00|9:55|1|1|601|None|name"
 
@@ -208,10 +164,6 @@ GOOD = "1|1|compute|ada|RUNNING|2|n[1-2]|10:00|9:55|1|1|601|None|name"
         ),
         ("sinfo", "compute|compute*|up", ["line 1", "expected 10 fields", "got 3"]),
         ("sinfo", "c|c*|up|infinite|1|?|2|16|n1|none", ["%T: '?' is no state of a node", "idle"]),
-        ("scontrol show job", "\nhello\n", ["line 2", "expected JobId=", "hello"]),
-        ("scontrol show job", "   Partition=a\n", ["line 1", "expected JobId="]),
-        ("scontrol show job", "JobId=1 JobName=x\n   Partition=a\n", ["line 1", "no field JobState"]),
-        ("scontrol show job", "JobId=one JobName=x\n", ["line 1", "JobId", "'one' is no id of a job"]),
     ],
 )
 def test_malformed_output_is_told(command: str, output: str, expected: list[str]) -> None:
@@ -239,11 +191,11 @@ def test_output_never_fails_in_another_way(command: str, output: str) -> None:
     assert said is None or said.startswith(f"{command}, line ")
 
 
-@given(st.sampled_from(["squeue", "sacct", "sinfo", "scontrol show job"]), st.data())
+@given(st.sampled_from(sorted(PARSERS)), st.data())
 def test_captured_output_that_is_changed_never_fails_in_another_way(
     command: str, data: st.DataObject
 ) -> None:
-    output = captured(command.replace(" ", "-"))
+    output = captured(command)
     start = data.draw(st.integers(0, len(output)))
     end = data.draw(st.integers(start, min(len(output), start + 200)))
     said = refusal(PARSERS[command], output[:start] + data.draw(st.text(max_size=5)) + output[end:])
