@@ -6,6 +6,7 @@ from typing import Any
 
 import dask
 import dask.array as da
+import pytest
 from distributed import SchedulerPlugin, WorkerPlugin, get_worker, span
 from helpers import asleep, live, owner_of, started, until
 from tasks import inc
@@ -110,3 +111,14 @@ async def test_what_names_no_job_is_plain_work_beside_jobs_that_hold_every_node(
         owners = {owner_of(s, future.key) for future in keep}
         assert not owners.intersection({job.id, None})
     assert await c.gather(keep) == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
+
+
+@live(2)
+async def test_a_callable_that_fails_to_name_a_job_fails_its_graph_as_in_stock(c, s, a, b):
+    rt = await dask_hpc.install(c)
+    async with rt.job("all", nodes=2) as job:
+        await started(s, job, 2)
+        with dask.annotate(hpc_job=lambda key: [][0]):
+            failed = c.submit(inc, 1, key="failed")
+        with pytest.raises(IndexError):
+            await failed.result(timeout=10)

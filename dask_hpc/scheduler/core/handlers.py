@@ -79,7 +79,8 @@ class Handlers:
             annotations = kwargs.get("annotations") or {}
             if ANNOTATION in annotations:
                 job = annotations[ANNOTATION]
-                kwargs["annotations"] = {k: v for k, v in annotations.items() if k != ANNOTATION}
+                if not callable(job):  # else stock calls it for each task, and tells the client if it fails
+                    kwargs["annotations"] = {k: v for k, v in annotations.items() if k != ANNOTATION}
             else:
                 job = await self._implied(kwargs.get("submitting_task"), kwargs["client"])
             GRAPH_JOB.set(job)

@@ -118,14 +118,13 @@ class Ownership:
         # also where plain work is to keep no node: what a job needs of it would wait for that very job
         starving = any(state.unserved(job) for job in state.plain)
         whole = GRAPH_JOB.get()
-        by_key = callable(whole)
         #: Lanes of tasks without dependencies and of others, by task group, and how many more tasks they got:
         #: the other tasks of a group are like its first.
         bare: dict[Any, list[Any]] = {}
         alike: dict[Any, list[Any]] = {}
         #: Tasks that another job was first to submit, by the job of this graph.
         asked: dict[Any, list[TaskState]] = {}
-        one_kind = not (declared or by_key or nodes or shuffles)
+        one_kind = not (declared or nodes or shuffles)
         for key in declared:
             writes.unannotate(tasks[key])
         for key in keys:
@@ -153,9 +152,8 @@ class Ownership:
                     if lane.restriction is not None:
                         ts.worker_restrictions = lane.restriction
                     continue
-            name = whole(key) if by_key else whole
-            if known is None:  # as in stock: what is said of a task comes before what is said of the graph
-                name = declared.get(key, name)
+            # as in stock: what is said of a task comes before what is said of the graph
+            name = declared.get(key, whole) if known is None else whole
             if not isinstance(name, str):
                 name = None  # as a row of `Runtime.jobs`, which cannot even be looked up
             if known is not None:
