@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 
 import pytest
 from distributed import Client, Status
 from distributed.utils_test import gen_test
-from helpers import until
+from helpers import engine, until
 
 import dask_hpc
 
@@ -62,6 +63,22 @@ async def test_a_worker_goes_on_with_what_it_holds_when_whoever_has_started_it_i
         # and what its tasks start can be interrupted
         (handler,) = (await client.run(lambda: signal.getsignal(signal.SIGINT) == signal.SIG_IGN)).values()
         assert not handler
+
+
+@gen_test(timeout=120)
+async def test_a_restart_does_not_wait_for_workers_that_were_on_their_way_out():
+    two = {**ONE, "n_workers": 2}
+    async with dask_hpc.LocalCluster(**two) as cluster, Client(cluster, asynchronous=True) as client:
+        work = client.map(time.sleep, [3, 3.5], pure=False)
+        workers = cluster.scheduler.workers.values()
+        await until(lambda: all(ws.processing for ws in workers), "both work")
+        cluster.scale(1)
+        nodes = engine(cluster.scheduler).state.nodes
+        await until(lambda: any(node.reserved for node in nodes.at.values()), "one leaves")
+        await client.restart(timeout=60)
+        assert {future.status for future in work} == {"cancelled"}
+        await until(lambda: len(cluster.workers) == len(cluster.scheduler.workers) == 1, "one is left")
+        assert await client.submit(int, 1, pure=False) == 1
 
 
 @pytest.mark.errors("1 of the workers could not be started: NotADirectoryError")

@@ -48,7 +48,9 @@ class Releases:
         self._leaving: list[list[Node]] = []
         #: Ids of nodes in such groups that stay in the pool: see `Choice.spare`.
         self._spare: set[str] = set()
-        self._retire: Any = None
+        self._ours = {"retire_workers": self.retire, "restart": self.restart}
+        #: Stock's handlers of these names.
+        self._stock: dict[str, Any] = {}
 
     def pin(self, workers: Iterable[str], keep: bool) -> None:
         """Have nodes with these workers (by name) stay, also those that are being drained, or no longer."""
@@ -184,20 +186,31 @@ class Releases:
                 self.engine.admission.scan(*state.plain)
         return gone
 
-    # ---------------------------------------------------------- stock's retire
+    # --------------------------------------------------- stock's retire and restart
 
     def wrap(self) -> None:
-        """Have whatever asks Dask to retire workers go through here."""
-        handlers = self.scheduler.handlers
-        if self._retire is None:
-            self._retire = handlers["retire_workers"]
-            handlers["retire_workers"] = self.retire
+        """Have whatever asks Dask to retire workers, or to start them anew, go through here."""
+        if not self._stock:
+            for name, ours in self._ours.items():
+                self._stock[name], self.scheduler.handlers[name] = self.scheduler.handlers[name], ours
 
     def unwrap(self) -> None:
-        """Put stock's handler back."""
-        if self._retire is not None and self.scheduler.handlers.get("retire_workers") == self.retire:
-            self.scheduler.handlers["retire_workers"] = self._retire
-        self._retire = None
+        """Put stock's handlers back."""
+        for name, stock in self._stock.items():
+            if self.scheduler.handlers.get(name) == self._ours[name]:
+                self.scheduler.handlers[name] = stock
+        self._stock.clear()
+
+    async def restart(self, **options: Any) -> Any:
+        """Stock's ``restart``, which waits for as many workers as before: those on their way out go first.
+
+        All that has kept them is forgotten.
+        """
+        stock = self._stock["restart"]
+        nodes = [node for group in self._leaving for node in group if node.id not in self._spare]
+        addresses = [address for node in nodes for address in node.workers]
+        await asyncio.gather(*(data.remove(self.scheduler, address) for address in addresses))
+        return await stock(**options)
 
     async def retire(
         self, workers: Sequence[str] | None = None, names: Sequence[Any] | None = None, **options: Any
@@ -207,7 +220,7 @@ class Releases:
         Nodes that cannot be drained in time are left out, as stock leaves out those whose data cannot be
         moved. A worker that retires by itself, at the end of its lifetime, goes in any case (`depart`).
         """
-        stock = self._retire
+        stock = self._stock["retire_workers"]
         how = {name: options.pop(name) for name in _HOW if name in options}
         if (workers is not None) + (names is not None) + bool(options) > 1:
             return await stock(workers=workers, names=names, **how, **options)  # which says what is wrong
