@@ -6,11 +6,11 @@ As stock takes it, or refused with what to write instead.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import dask
-from dask.utils import parse_timedelta
+from dask.utils import parse_bytes, parse_timedelta
 
 from dask_hpc_policies.numeric import whole
 
@@ -45,7 +45,7 @@ def check_adapt(options: Mapping[str, Any]) -> None:
         bounds[name] = value
     low, high = bounds.values()
     if not 0 <= low <= high:
-        raise ValueError(f"minimum is {low!r}, maximum {high!r}; allowed: 0 <= minimum <= maximum")
+        raise ValueError(f"minimum is {low!r}, maximum {high!r} (workers); allowed: 0 <= minimum <= maximum")
     patience = options.get("wait_count")
     if patience is not None and not (_is_count(patience) and patience >= 1):
         raise ValueError(f"wait_count is {patience!r}; allowed: a whole number of looks, 1 or more")
@@ -59,6 +59,36 @@ def check_adapt(options: Mapping[str, Any]) -> None:
             fits = False
         if not fits:
             raise ValueError(f"{name} is {value!r}; allowed: a duration above 0 s, such as '500 ms'")
+
+
+def in_workers(options: Mapping[str, Any], **each: Callable[[], float]) -> dict[str, Any]:
+    """Options of `adapt` with bounds of ``cores`` and ``memory`` as numbers of workers, as stock reckons.
+
+    By name it is said what gives how much of it one worker has. Raises ValueError for what is no amount.
+    """
+    found = dict(options)
+    for what, of_one in each.items():
+        low, high = (found.pop(f"{bound}_{what}", None) for bound in ("minimum", "maximum"))
+        if low is not None:
+            workers = math.ceil(_amount(f"minimum_{what}", low) / of_one())
+            found["minimum"] = max(found.get("minimum") or 0, workers)
+        if high is not None:
+            most = _amount(f"maximum_{what}", high)
+            workers = math.floor(most / of_one())
+            if most and not workers:  # for ever
+                raise ValueError(f"maximum_{what} is {high!r}, less than a worker has; none would come")
+            found["maximum"] = min(found.get("maximum", math.inf), workers)
+    return found
+
+
+def _amount(name: str, value: Any) -> float:
+    if not name.endswith("memory"):
+        check_counts(**{name: value})
+        return float(value)
+    try:
+        return float(parse_bytes(value))
+    except (AttributeError, TypeError, ValueError):
+        raise ValueError(f"{name} is {value!r}; allowed: an amount, such as '16 GB'") from None
 
 
 def workers_of(name: str, jobs: Any, each: int) -> int | float:

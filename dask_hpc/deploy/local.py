@@ -10,7 +10,7 @@ from typing import Any
 
 import dask
 import distributed
-from dask.utils import parse_timedelta
+from dask.utils import parse_bytes, parse_timedelta
 from distributed.core import Status
 
 from dask_hpc.deploy.arguments import check_counts, check_flags, with_preload
@@ -86,6 +86,17 @@ class LocalCluster(Pooled, distributed.LocalCluster):
         check_counts(n=n)
         check_flags(**flags)
         return self._scale_pool(name, n, **flags)
+
+    def _memory_per_worker(self) -> int:
+        limit = self.new_spec["options"].get("memory_limit")
+        try:
+            each = parse_bytes(limit)
+        except (AttributeError, TypeError, ValueError):
+            each = 0
+        if each <= 1:  # a share of what there is, perhaps
+            text = f"memory_limit of the workers is {limit!r}: how many have so much memory is not known"
+            raise ValueError(f"{text}; give it as an amount, such as '4 GB', or a number of workers or cores")
+        return each
 
     def _lost(self, name: Any) -> None:
         self._look_later(name)

@@ -21,7 +21,14 @@ from distributed.deploy.cluster import Cluster
 from distributed.deploy.spec import NoOpAwaitable
 
 from dask_hpc.deploy.adaptive import PolicyAdaptive
-from dask_hpc.deploy.arguments import as_whole, check_adapt, check_counts, check_flags, check_scale
+from dask_hpc.deploy.arguments import (
+    as_whole,
+    check_adapt,
+    check_counts,
+    check_flags,
+    check_scale,
+    in_workers,
+)
 from dask_hpc.deploy.sizes import Sizes
 from dask_hpc.deploy.specified import DEFAULT_POOL
 from dask_hpc.deploy.with_runtime import WithRuntime
@@ -215,6 +222,8 @@ class SafeScaling(WithRuntime, Sizes):
         set, a small multiple of the time that they have taken to come. See `dask_hpc.PolicyAdaptive`.
         """
         if isinstance(Adaptive, type) and issubclass(Adaptive, PolicyAdaptive):
+            check_adapt(kwargs)
+            kwargs = in_workers(kwargs, cores=self._threads_per_worker, memory=self._memory_per_worker)
             check_adapt(kwargs)
             kwargs = {name: as_whole(value) for name, value in kwargs.items()}
         adaptive = super().adapt(Adaptive, *args, **kwargs)

@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+import dask_hpc
 from dask_hpc.deploy.arguments import (
     as_whole,
     check_adapt,
     check_counts,
     check_flags,
     check_scale,
+    in_workers,
     workers_of,
 )
 
@@ -54,6 +56,32 @@ def test_what_adapt_refuses(options: dict[str, Any], error: type[Exception], sai
     with pytest.raises(error) as found:
         check_adapt(options)
     assert said in str(found.value)
+
+
+def test_bounds_in_cores_and_memory_are_numbers_of_workers() -> None:
+    def read(**options: Any) -> dict[str, Any]:
+        return in_workers(options, cores=lambda: 2, memory=lambda: 1_000_000_000)
+
+    assert read(minimum_cores=3, maximum_memory="8.5 GB") == {"minimum": 2, "maximum": 8}
+    assert read(minimum=3, minimum_cores=4, maximum=2, maximum_cores=6) == {"minimum": 3, "maximum": 2}
+    assert read(minimum=None, minimum_memory="1 MB", maximum_cores=0) == {"minimum": 1, "maximum": 0}
+    for wrong, said in (
+        ({"maximum_cores": 1}, "maximum_cores is 1, less than a worker has"),
+        ({"minimum_cores": "x"}, "minimum_cores is 'x'; allowed"),
+        ({"maximum_memory": "much"}, "maximum_memory is 'much'; allowed: an amount"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            read(**wrong)
+
+
+def test_workers_without_a_limit_are_scaled_by_number_or_cores() -> None:
+    options: dict[str, Any] = {"n_workers": 0, "threads_per_worker": 2, "dashboard_address": ":0"}
+    with dask_hpc.LocalCluster(**options, processes=False, memory_limit=0) as cluster:
+        with pytest.raises(ValueError, match="memory_limit of the workers is 0: "):
+            cluster.scale(memory="8 GB")
+        with pytest.raises(ValueError, match=r"minimum is 4, maximum 2 .workers.; allowed"):
+            cluster.adapt(minimum_cores=8, maximum_cores=4)
+        assert cluster.adapt(minimum_cores=0, maximum_cores=4).maximum == 2
 
 
 def test_sizes_are_whole_numbers_and_flags_are_flags() -> None:

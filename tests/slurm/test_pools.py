@@ -224,6 +224,7 @@ def test_a_successor_is_asked_for_in_time_and_not_at_once() -> None:
     ("options", "text"),
     [
         ({"processes": 0}, "processes is 0; allowed: a whole number, 1 or more"),
+        ({"processes": 3}, "processes is 3; allowed: at most as many as cores, which are 2"),
         ({"cores": 0}, "cores is 0; allowed: a whole number, 1 or more"),
         ({"cores": -1}, "cores is -1; allowed: "),
         ({"memory": "0 GB"}, "memory is '0 GB'; allowed: an amount above 0"),

@@ -57,6 +57,9 @@ class SLURMJob(stock.Job):
         if "name" in kwargs:  # it goes into the script, and a cluster's may have blanks
             kwargs["name"] = shlex.quote(str(kwargs["name"]))
         super().__init__(*args, **kwargs)
+        if self.worker_process_threads < 1:  # it would take all threads of its node
+            text = f"processes is {self.worker_processes}; allowed: at most as many as cores"
+            raise ValueError(f"{text}, which are {self.worker_cores}")
         self._job_script_prologue = [*_exported(settings()), *(self._job_script_prologue or ())]
         # a shell between Slurm and the worker would keep Slurm's signals, or end on them
         self._command_template = f"exec {self._command_template} {_AGENT}"
