@@ -270,8 +270,11 @@ def _fits(value: Any) -> bool:
     if isinstance(value, int):
         return -(2**63) <= value < 2**64
     if isinstance(value, Mapping):
-        return all(map(_fits, value.values()))
-    return not isinstance(value, (list, tuple)) or all(map(_fits, value))
+        value = value.values()
+    elif not isinstance(value, (list, tuple)):
+        return True
+    # of names there may be many
+    return all(_fits(one) for one in value if not isinstance(one, str))
 
 
 def _has_runtime(dask_scheduler: Any = None) -> bool:
