@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dask_hpc.sim import Machine, Options, load, simulate
 from dask_hpc.sim.engine.active import ActiveJob
-from dask_hpc.sim.engine.views import running_view
+from dask_hpc.sim.engine.views import pending_view, running_view
 from dask_hpc.sim.model.job import Job, power_law
 from dask_hpc.sim.model.workload import Workload, ordered, with_malleable_share
 from dask_hpc.sim.workloads.recorded import recorded_runs, with_recorded
@@ -18,6 +18,7 @@ from dask_hpc_policies.jobs import constraints
 from dask_hpc_policies.jobs.estimates import remaining_s
 from dask_hpc_policies.metrics import JobRun
 from dask_hpc_policies.registry import create
+from dask_hpc_policies.rules.reservation import expected_s
 
 
 def job(id: str, nodes: int = 4, **more: object) -> Job:
@@ -140,6 +141,25 @@ def test_a_policy_sees_the_remaining_time_that_a_live_scheduler_would_say() -> N
     lone = ActiveJob(replace(base, walltime_s=None), 0)
     lone.state, lone.nodes, lone.start_s = "running", 4, 100.0
     assert running_view(lone, 112.0).remaining_s == remaining_s(12.0, 10.0, None) == 0.0
+
+
+def test_a_job_that_waits_is_expected_to_take_what_a_live_scheduler_would_say() -> None:
+    for recorded_s, walltime_s in ((100.0, 60.0), (10.0, 60.0), (None, 60.0), (100.0, None)):
+        waiting = pending_view(ActiveJob(job("1", recorded_s=recorded_s, walltime_s=walltime_s), 0))
+        assert expected_s(waiting) == remaining_s(0.0, recorded_s, walltime_s)
+    # one that was interrupted has the rest of either before it
+    again = ActiveJob(job("1", runtime_s=20.0, recorded_s=24.0, walltime_s=60.0), 0)
+    again.interruption, again.kept = "failure", 0.5
+    assert expected_s(pending_view(again)) == 14.0
+    # the walltime ends it, whatever is recorded: it may be backfilled beside a reservation in 78 s
+    jobs = (
+        job("long", 3, runtime_s=80.0, walltime_s=80.0),
+        job("head", 4, submit_s=1.0, runtime_s=10.0, walltime_s=10.0),
+        job("short", 1, submit_s=2.0, runtime_s=50.0, walltime_s=60.0, recorded_s=100.0),
+    )
+    work = Workload(name="w", jobs=jobs, machine=Machine(nodes=4))
+    for options in (Options(), Options(snapshots=True)):
+        assert [run.start_s for run in simulate(work, "easy", options=options).runs] == [0.0, 80.0, 2.0]
 
 
 @pytest.mark.parametrize("policy", ["easy", "conservative"])

@@ -72,7 +72,7 @@ def make_asker(policy: Policy, world: World, nodes: NodePool) -> Asker:
     machine, options, jobs = world.machine, world.options, world.workload.jobs
     # An incremental form knows the jobs from their submission on, and of nodes how many there are, which must
     # not change; of resizes that take time it knows nothing. What it was told then of the time of a job
-    # stays: a recorded time must not be outlasted, nor beyond the walltime.
+    # stays: a recorded time must not be outlasted.
     plain = not (
         options.snapshots
         or options.extra
@@ -95,12 +95,7 @@ def make_asker(policy: Policy, world: World, nodes: NodePool) -> Asker:
 
 def _corrected(job: Job) -> bool:
     """Whether what is expected of the job may change while it runs at one size; see `views.running_view`."""
-    recorded_s, limit_s = job.recorded_s or 0.0, job.walltime_s
-    return (
-        job.program is not None
-        or job.runtime_s > recorded_s
-        or (limit_s is not None and recorded_s > limit_s)
-    )
+    return job.program is not None or job.runtime_s > (job.recorded_s or 0.0)
 
 
 def _takes_time(job: Job, machine: Machine) -> bool:

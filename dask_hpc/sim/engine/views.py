@@ -79,12 +79,12 @@ def _still(view: JobView, active: ActiveJob) -> bool:
 def pending_view(active: ActiveJob) -> JobView:
     """What a policy sees of a job that waits."""
     job = active.job
-    again = active.interruption != "none" and job.walltime_s is not None
+    again = active.interruption != "none"
     return job_view(
         job,
         id=job.id,
         # What it did before it was interrupted, and has kept, need not be done again.
-        remaining_s=expected_s(active) if again else None,
+        remaining_s=_expected_end_s(active, 0.0, expected_s(active), 0.0) if again else None,
         at_scheduling_point=job.program is None or job.program.resize == "anytime",
         interruption=active.interruption,
         interrupted_s=active.interrupted_s,

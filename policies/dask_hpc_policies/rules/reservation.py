@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf, nextafter
 
+from dask_hpc_policies.jobs.estimates import remaining_s
 from dask_hpc_policies.model import ClusterSnapshot, JobRequest, JobView
 
 
@@ -29,10 +30,9 @@ def expected_s(job: JobView) -> float:
 
 
 def requested_s(job: JobRequest) -> float:
-    """How long a job that has not run is expected to: its recorded time, else its walltime, else infinity."""
-    if job.recorded_s is not None:
-        return job.recorded_s
-    return inf if job.walltime_s is None else job.walltime_s
+    """How long a job that has not run is expected to (`estimates.remaining_s`); infinity when not known."""
+    left_s = remaining_s(0.0, job.recorded_s, job.walltime_s)
+    return inf if left_s is None else left_s
 
 
 def releases(view: ClusterSnapshot) -> list[tuple[float, int]]:
