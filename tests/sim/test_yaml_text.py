@@ -37,7 +37,9 @@ from dask_hpc.sim.model.workload import Workload
 from dask_hpc.sim.workloads import sources
 
 positive = st.floats(1e-3, 1e9)
-names = st.text("abcxyz-_ 0:#'é", min_size=1, max_size=8).filter(str.strip)
+names = st.text("abcexyz-_ 0:#'é", min_size=1, max_size=8).filter(str.strip) | st.sampled_from(
+    ["1e3", "-2E+5", ".5e1", "1.0e1", "0x1f", "1_0", "190:20", "2026-01-31", "null", "no", "=", "<<", "~"]
+)
 speeds = st.one_of(st.just(LINEAR), st.floats(0, 1).map(amdahl), st.floats(0, 1).map(power_law))
 
 

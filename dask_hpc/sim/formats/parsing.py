@@ -130,11 +130,16 @@ class _Loader(yaml.SafeLoader):
         super().scan_to_next_token()
 
 
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(?:\d+\.?\d*|\.\d+)[eE][-+]?\d+$"),
-    list("-+.0123456789"),
-)
+class Dumper(yaml.SafeDumper):
+    """Writes what is read as the same: texts such as `1e3` in quotes."""
+
+
+for _either in (_Loader, Dumper):
+    _either.add_implicit_resolver(
+        "tag:yaml.org,2002:float",
+        re.compile(r"^[-+]?(?:\d+\.?\d*|\.\d+)[eE][-+]?\d+$"),
+        list("-+.0123456789"),
+    )
 
 _SCALARS = frozenset(f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null"))
 _KEYS = frozenset({"tag:yaml.org,2002:str", "tag:yaml.org,2002:int"})

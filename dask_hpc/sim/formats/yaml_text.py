@@ -17,6 +17,7 @@ import yaml
 from dask_hpc.sim.formats.amounts import MOST_SIZES
 from dask_hpc.sim.formats.checkpoint_fields import checkpoints_text
 from dask_hpc.sim.formats.machine_fields import COST_KEYS, NEVER
+from dask_hpc.sim.formats.parsing import Dumper
 from dask_hpc.sim.model.coupled import Coupled
 from dask_hpc.sim.model.domains import Domains
 from dask_hpc.sim.model.job import (
@@ -54,7 +55,7 @@ def dump(workload: Workload) -> str:
     if workload.machine is not None:
         data["machine"] = _machine(workload.machine)
     data["jobs"] = [_job(job) for job in workload.jobs]
-    return yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=110)
+    return yaml.dump(data, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=110)
 
 
 def _machine(machine: Machine) -> dict[str, Any]:
