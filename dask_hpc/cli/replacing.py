@@ -59,6 +59,25 @@ def check_plot(path: Path, made: Path | None = None) -> None:
     check_path(path, made)
 
 
+def check_folder(folder: Path | None) -> None:
+    """Make the folder that files are to be written into: asked before hours are spent on what they hold.
+
+    Raises
+    ------
+    click.ClickException
+        When nothing can be written there.
+    """
+    if folder is None:
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        why = "" if os.access(folder, os.W_OK | os.X_OK) else "permission denied"
+    except OSError as error:
+        why = error.strerror or str(error)
+    if why:
+        raise click.ClickException(f"{folder}: nothing can be written there: {why}")
+
+
 def can_ask() -> bool:
     """Is there somebody at a terminal?"""
     # a notebook gives its commands a terminal that nobody can type into

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dask_hpc.cli.policy_options import make_policies, make_policy, param_option
-from dask_hpc.cli.replacing import check_plot, check_replace, force_option
+from dask_hpc.cli.replacing import check_folder, check_plot, check_replace, force_option
 from dask_hpc.cli.types import FOLDER, NEW_FILE, assignments
 from dask_hpc.cli.workload_options import Setup, workload_options
 from dask_hpc.terminal import echo_json, echo_pairs, echo_table, json_option, progress_bar
@@ -98,6 +98,7 @@ def simulate(
         raise click.UsageError(f"--trace {trace}: the name must end in .jsonl or .jsonl.gz")
     made = make_policy(policy, params)
     check_replace(_written(output, trace), force=force, as_json=as_json)
+    check_folder(output)
     result = _run(
         *setup.runner(),
         made.name,
@@ -108,26 +109,18 @@ def simulate(
     )
     if trace is not None:
         click.echo(f"trace written to {trace}", err=True)
-    if output is not None:
-        from dask_hpc.sim.results.outputs import PLOTTED_JOBS, write
-
-        written = write(result, output)
-        click.echo(f"written to {output}: {', '.join(written)}", err=True)
-        if not any(name.endswith(".png") for name in written):
-            many = len(result.runs) > PLOTTED_JOBS
-            why = (
-                f"more than {PLOTTED_JOBS} jobs"
-                if many
-                else "they need matplotlib: pip install 'dask-hpc[plot]'"
-            )
-            click.echo(f"Note: no plots: {why}", err=True)
-    if as_json:
-        echo_json({**result.to_json(), **({"profile": _profile(result)} if profile else {})})
-        return
-    _show(result)
-    if profile:
-        click.echo()
-        echo_pairs(_profile(result).items())
+    try:
+        if output is not None:
+            _write(result, output)
+    finally:
+        # whatever became of the files: the run may have taken hours
+        if as_json:
+            echo_json({**result.to_json(), **({"profile": _profile(result)} if profile else {})})
+        else:
+            _show(result)
+            if profile:
+                click.echo()
+                echo_pairs(_profile(result).items())
 
 
 @click.command()
@@ -209,6 +202,19 @@ def _written(output: Path | None, trace: Path | None) -> list[Path]:
 
         files += [output / name for name in NAMES]
     return files
+
+
+def _write(result: Result, output: Path) -> None:
+    from dask_hpc.sim.results.outputs import PLOTTED_JOBS, write
+
+    written = write(result, output)
+    click.echo(f"written to {output}: {', '.join(written)}", err=True)
+    if not any(name.endswith(".png") for name in written):
+        many = len(result.runs) > PLOTTED_JOBS
+        why = (
+            f"more than {PLOTTED_JOBS} jobs" if many else "they need matplotlib: pip install 'dask-hpc[plot]'"
+        )
+        click.echo(f"Note: no plots: {why}", err=True)
 
 
 def _show(result: Result) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from dask_hpc.cli.replacing import check_plot, check_replace, force_option
+from dask_hpc.cli.replacing import check_folder, check_plot, check_replace, force_option
 from dask_hpc.cli.types import FOLDER, NEW_FILE, assignments, showing
 from dask_hpc.terminal import echo_json, json_option, one_line, progress_bar
 
@@ -84,6 +84,7 @@ def study(
         check_plot(plot, output)
         files.append(plot)
     check_replace(files, force=force, as_json=as_json)
+    check_folder(output)
     earlier = [path for path in files if path.exists()]
     interrupted = ""
     try:
@@ -95,21 +96,24 @@ def study(
     writes = not (interrupted and earlier)
     if not writes:
         click.echo(f"not written: {earlier[0]} is of an earlier study and stays", err=True)
-    if output is not None and writes:
-        from dask_hpc.sim.study.study import write
+    try:
+        if output is not None and writes:
+            from dask_hpc.sim.study.study import write
 
-        click.echo(f"written to {output}: {', '.join(write(found, output))}", err=True)
-    if plot is not None and writes:
-        from dask_hpc.sim.study.figure import study_figure
+            click.echo(f"written to {output}: {', '.join(write(found, output))}", err=True)
+        if plot is not None and writes:
+            from dask_hpc.sim.study.figure import study_figure
 
-        study_figure(found, plot)
-        click.echo(f"figure written to {plot}", err=True)
-    if as_json:
-        echo_json(found.to_json(runs=False))
-    else:
-        click.echo(found.table())
-    failures = [*found.failures, *([interrupted] if interrupted else ())]
-    for line in failures:
-        click.echo(f"Error: {one_line(line)}", err=True)
+            study_figure(found, plot)
+            click.echo(f"figure written to {plot}", err=True)
+    finally:
+        # whatever became of the files: the runs may have taken hours
+        if as_json:
+            echo_json(found.to_json(runs=False))
+        else:
+            click.echo(found.table())
+        failures = [*found.failures, *([interrupted] if interrupted else ())]
+        for line in failures:
+            click.echo(f"Error: {one_line(line)}", err=True)
     if failures:
         ctx.exit(1)

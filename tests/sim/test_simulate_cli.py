@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dask_hpc.cli import hpc
+from dask_hpc.errors import WorkloadError
 from dask_hpc.sim.workloads.sources import BUILTIN
 
 
@@ -280,6 +281,24 @@ def test_a_full_disk_is_one_line() -> None:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env=environment)
     assert done.returncode == 1
     assert done.stderr.splitlines() == ["Error: the output cannot be written: No space left on device"]
+
+
+def test_what_a_run_found_is_shown_although_it_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = ("simulate", "builtin:figure-5-1", "--policy", "fcfs")
+    (tmp_path / "file").write_text("mine")
+    result = call(*given, "--output", str(tmp_path / "file" / "a"))
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "nothing can be written there: Not a directory" in result.stderr
+
+    def full(*_: object) -> None:
+        raise WorkloadError("cannot be written to: No space left on device")
+
+    monkeypatch.setattr("dask_hpc.sim.results.outputs.write", full)
+    result = call(*given, "--output", str(tmp_path / "a"))
+    assert (result.exit_code, result.stdout) == (1, call(*given).stdout)
+    assert "No space left" in result.stderr
 
 
 @pytest.mark.parametrize(

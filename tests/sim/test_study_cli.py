@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dask_hpc.cli import hpc
+from dask_hpc.errors import WorkloadError
 from dask_hpc.sim.study.study import run_study
 
 TWO = """
@@ -144,6 +145,7 @@ def test_the_builtin_studies_are_listed() -> None:
         (("builtin:figure-5-1", "--jobs", "0"), 2, "--jobs"),
         (("builtin:figure-5-1", "--plot", "none/a.png"), 1, "the figure cannot be written"),
         (("builtin:figure-5-1", "--plot", "there.png"), 2, "there.png exists"),
+        (("builtin:figure-5-1", "--output", "there.png/a"), 1, "nothing can be written there: Not a"),
         (("builtin:figure-5-1", "--set", "seed=\u00b2..3"), 1, "--set: seed: expected a whole number"),
         ((), 2, "Missing argument 'FILE'"),
     ],
@@ -160,6 +162,18 @@ def test_what_cannot_be_run_is_one_line(
     assert len(lines) == 1, result.stderr
     assert lines[0].startswith("Error: ")
     assert text in lines[0]
+
+
+def test_what_a_study_found_is_shown_although_it_cannot_be_written(
+    study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> Any:
+        raise WorkloadError("results: the results cannot be written: No space left on device")
+
+    monkeypatch.setattr("dask_hpc.sim.study.study.write", full)
+    result = call(str(study), "--jobs", "1", "--output", str(tmp_path / "results"))
+    assert (result.exit_code, result.stdout) == (1, call(str(study), "--jobs", "1").stdout)
+    assert "No space left" in result.stderr
 
 
 @pytest.mark.parametrize("jobs", ["1", "2"])
