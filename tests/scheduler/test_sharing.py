@@ -260,7 +260,7 @@ def test_who_takes_turns_on_nodes_of_plain_work_and_which_tasks_are_sent_ahead()
     def took(seconds):
         return SimpleNamespace(prefix=SimpleNamespace(name="kind", duration_average=seconds))
 
-    assert [sharing.ahead(took(seconds)) for seconds in (-1, 0.1, 0.3)] == [False, True, False]
+    assert [sharing.ahead(took(seconds)) for seconds in (-1, 0.5, 1.5)] == [False, True, False]
 
 
 @pytest.mark.parametrize(

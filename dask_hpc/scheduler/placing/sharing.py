@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 
     from distributed.scheduler import TaskState, WorkerState
 
-#: Longer tasks are sent when a thread is idle, not ahead: whoever comes meanwhile would wait behind them.
-_AHEAD_S = 0.2
+#: Longer tasks are sent when a thread is idle, not ahead: beside them a message to and fro is nothing (several
+#: milliseconds on a busy machine), and the later one is sent the better it is known where.
+_AHEAD_S = 1.0
 
 
 class Sharing:
