@@ -24,13 +24,18 @@ def doctor(
     or --scheduler-file, the running cluster as well. Exit code 1 when a check fails; warnings concern
     parts that are optional.
     """
-    from dask_hpc.doctor import examine, examine_cluster
+    from dask_hpc.doctor import Finding, examine, examine_cluster
     from dask_hpc_policies import codec
 
     found = examine()
     if address or scheduler_file:
-        with connected(address, scheduler_file, timeout_s) as client:
-            found += examine_cluster(client)
+        try:
+            with connected(address, scheduler_file, timeout_s) as client:
+                found += examine_cluster(client)
+        except click.UsageError:
+            raise
+        except click.ClickException as error:  # what this machine has may say why
+            found.append(Finding("scheduler", "fail", error.format_message()))
     counts = Counter(finding.verdict for finding in found)
     if as_json:
         echo_json({"ok": not counts["fail"], "findings": [codec.encode(finding) for finding in found]})

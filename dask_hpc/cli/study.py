@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from dask_hpc.cli.replacing import check_folder, check_plot, check_replace, force_option
-from dask_hpc.cli.types import FOLDER, NEW_FILE, assignments, showing
+from dask_hpc.cli.types import FOLDER, NEW_FILE, PATH, assignments, showing
 from dask_hpc.terminal import echo_json, json_option, one_line, progress_bar
 
 
@@ -26,7 +26,7 @@ def _names() -> None:
 
 
 @click.command()
-@click.argument("study", metavar="FILE")
+@click.argument("study", metavar="FILE", type=PATH)
 @assignments(
     "--set",
     "overrides",

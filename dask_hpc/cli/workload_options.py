@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from dask_hpc.cli.state import state_of
-from dask_hpc.cli.types import FiniteRange, Seconds, assignments, showing
+from dask_hpc.cli.types import PATH, FiniteRange, Seconds, assignments, showing
 
 if TYPE_CHECKING:
     from dask_hpc.sim import Machine, Options, Result, Workload
@@ -207,7 +207,7 @@ wide_option = click.option(
 )
 #: What to simulate.
 _WORKLOAD = (
-    click.argument("workload"),
+    click.argument("workload", type=PATH),
     showing(_names, "Show the builtin workloads and their options."),
     click.option("--nodes", type=click.IntRange(1, 10_000_000), metavar="N",
                  help="Nodes of the machine; without it, what the workload says."),

@@ -127,6 +127,8 @@ def test_names_are_lower_case_with_hyphens() -> None:
         (["parity", "builtin:figure-5-1", "--policy", "fcfs", "--cluster", ""], "'' is no address"),
         (["checkpoint", "gc", "--dry-run", "--store", ""], "'' is no path"),
         (["chaos", "--faults", "none", "--folder", ""], "'' is no path"),
+        (["simulate", "", "--policy", "fcfs"], "'' is no path"),
+        (["study", ""], "'' is no path"),
         (["parity", "builtin:esp-10", "--policy", "fcfs", "--task-length", "2 h"], "up to 3600 s"),
     ],
 )
@@ -191,6 +193,12 @@ def test_doctor() -> None:
     text = run("doctor").stdout.splitlines()
     assert len([line for line in text if line.startswith(("ok", "warn", "fail"))]) == len(report["findings"])
     assert text[-1].endswith("0 failures")
+    # what there is on this machine is told, too
+    result = run("doctor", "--json", "--address", "tcp://", "--timeout", "500 ms")
+    assert result.exit_code == 1
+    *here, scheduler = json.loads(result.stdout)["findings"]
+    assert len(here) == len(report["findings"])
+    assert scheduler["text"].startswith("no scheduler answers at tcp://")
 
 
 def test_through_dask_s_own_command_line(repository: Path, tmp_path: Path) -> None:

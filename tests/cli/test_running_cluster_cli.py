@@ -41,7 +41,7 @@ ASK = {
         ("io", "tcp://127.0.0.1:1"),
         ("cancel", "nowhere"),
         ("flows", "tcp://login1:port"),
-        ("doctor", "tcp://"),
+        ("why", "tcp://"),
     ],
 )
 def test_a_wrong_address_is_one_line(command: str, address: str) -> None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from distributed.scheduler import TaskState, WorkerState
 
-#: Longer tasks are sent when a thread is idle, not ahead: beside them a message to and fro is nothing (several
+#: Longer tasks are sent when a thread is idle, not ahead: beside them a message to and fro is nothing (some
 #: milliseconds on a busy machine), and the later one is sent the better it is known where.
 _AHEAD_S = 1.0
 
