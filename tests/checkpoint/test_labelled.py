@@ -106,6 +106,14 @@ def test_indexes_come_back_as_they_were(tmp_path: Path) -> None:
     assert found.indexes["p"].equals(levels)
 
 
+def test_coordinates_without_a_value_come_back(tmp_path: Path) -> None:
+    texts = [np.array([], kind) for kind in (object, "T", "U3")]
+    coords = {f"c{number}": ("none", text) for number, text in enumerate([*texts, DAYS[:0]])}
+    field = da.zeros((3, 0), chunks=(2, 0))
+    dataset = xr.Dataset({"a": (("x", "none"), field)}, {"none": texts[0], **coords})
+    identical(open_checkpoint(save(dataset, tmp_path).path), dataset)
+
+
 def test_attributes_that_have_a_meaning_for_cf_are_only_attributes(tmp_path: Path) -> None:
     attrs = {
         "units": "days since 2000-01-01", "calendar": "noleap", "scale_factor": 2.0, "_FillValue": 3,
