@@ -49,7 +49,7 @@ def labelled_object(
     for name in extra["indexes"]:
         dataset = dataset.set_xindex(name)
     for name, levels in extra["multi_indexes"].items():
-        dataset = dataset.set_index({name: levels})
+        dataset = dataset.set_xindex(levels, xr.indexes.PandasMultiIndex)
         dataset[name].attrs = json.loads(extra.get("multi_attrs", {}).get(name, "{}"))
     if found.plan.kind == "xarray.Dataset":
         return dataset

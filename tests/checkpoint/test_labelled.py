@@ -97,7 +97,8 @@ def test_indexes_come_back_as_they_were(tmp_path: Path) -> None:
     levels = pd.MultiIndex.from_product([["a", "b"], [1, 2, 3]], names=["letter", "number"])
     several = field.to_dataset(name="f").assign_coords(xr.Coordinates.from_pandas_multiindex(levels, "p"))
     several["p"].attrs["long_name"], several["number"].attrs["units"] = "profile", "km"
-    for number, dataset in enumerate((plain, plain.drop_indexes("p"), plain.set_xindex("q"), several)):
+    one = plain.drop_vars("q").rename(p="letter").stack(p=["letter"])
+    for number, dataset in enumerate((plain, plain.drop_indexes("p"), plain.set_xindex("q"), one, several)):
         found = open_checkpoint(save(dataset, tmp_path, f"d{number}").path)
         identical(found, dataset)
         assert {k: type(v) for k, v in found.xindexes.items()} == {
