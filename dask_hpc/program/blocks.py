@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import xarray as xr
 
 from dask_hpc_policies.layout import LayoutError, Part
@@ -57,14 +58,21 @@ def prepare(function: Callable[..., Any], dim: str, part: Part, status: str) -> 
 
 
 def advance(function: Callable[..., Any], dim: str, part: Part, halo: int, *blocks: Any) -> Any:
-    """The block one step later.
+    """The block one step later; the one before stays as it is, for who analyses it, or goes back.
 
     Raises
     ------
     LayoutError
         When `function` returns a block of another size.
+    ValueError
+        When it writes into an array of the block that it gets: NumPy says so.
     """
-    result = function(*blocks) if halo else function(blocks[0])
+    block, *edges = blocks
+    for variable in block.data_vars.values() if isinstance(block, xr.Dataset) else [block]:
+        if isinstance(variable.data, np.ndarray):
+            variable.data.flags.writeable = False
+    mine = block.copy(deep=False)
+    result = function(mine, *edges) if halo else function(mine)
     return fits(result, dim, part, getattr(function, "__name__", "the step"))
 
 

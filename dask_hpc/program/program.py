@@ -72,7 +72,8 @@ class Program(Driver):
         function
             ``function(block)`` gives the block one step later; with a halo,
             ``function(block, before, after)`` gets the neighbours' edges too, None at the ends of the
-            domain. Runs on the block's node.
+            domain. Runs on the block's node. The arrays of `block` are read-only: what they were is analysed,
+            kept and gone back to.
         steps
             How many, or a function of the program that says whether to take another one.
         halo

@@ -12,6 +12,7 @@ from programs import HEAT, finish, going, heat, start, stepped
 
 import dask_hpc
 from dask_hpc.demo.heat import mean_and_peak
+from dask_hpc.program.blocks import advance
 from dask_hpc_policies.layout import Layout, LayoutError, Part, Piece, even_layout
 
 
@@ -163,3 +164,27 @@ async def test_analytics_run_where_their_blocks_are_and_steps_stay_on_their_node
             assert starts.places([look, block]) == {addresses[node]}
         assert not starts.twice(key for look, block, _ in where for key in (look, block))
     await job.wait(10)
+
+
+def test_a_step_that_writes_into_its_block_is_told_so_and_one_that_replaces_a_field_leaves_the_block():
+    part, field = Part("a", 0, 3), xr.DataArray(np.arange(3.0), dims="y", name="T")
+
+    def adds(block):
+        block += 1
+        return block
+
+    def writes(block, before, after):
+        block["T"][0] = 7
+        return block
+
+    def replaces(block):
+        block["T"] = block["T"] + 1
+        return block
+
+    with pytest.raises(ValueError, match="read-only"):
+        advance(adds, "y", part, 0, field)
+    data = field.copy(deep=True).to_dataset()
+    with pytest.raises(ValueError, match="read-only"):
+        advance(writes, "y", part, 1, data, None, None)
+    assert advance(replaces, "y", part, 0, data)["T"].values.tolist() == [1, 2, 3]
+    assert (field.values.tolist(), data["T"].values.tolist()) == ([0, 1, 2], [0, 1, 2])
