@@ -8,7 +8,8 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import dask
@@ -62,12 +63,13 @@ def connect_s(timeout_s: float) -> float:
     return min(max(timeout_s, _CONNECT_S), most_s)
 
 
-def check_caller(loop: asyncio.AbstractEventLoop, process: int) -> None:
-    """See that a call of a `Source` may block here, and speak over its connection.
+@contextmanager
+def calling(loop: asyncio.AbstractEventLoop, lock: threading.Lock, process: int) -> Iterator[None]:
+    """A call of a `Source`: it may block here and speak over its connection, and nobody else does meanwhile.
 
     Parameters
     ----------
-    loop, process
+    loop, lock, process
         Those of the `Source`.
 
     Raises
@@ -80,10 +82,14 @@ def check_caller(loop: asyncio.AbstractEventLoop, process: int) -> None:
         text = "a Source blocks: call it outside of a running event loop, in a thread of its own"
     elif process != os.getpid():
         text = f"this Source is that of process {process}, which has forked this one: make one here"
-    elif loop.is_running():
+    elif loop.is_running() or not lock.acquire(blocking=False):
         text = "another thread is in a call of this Source: call it from one thread at a time"
     if text:
         raise RuntimeError(text)
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def apart(function: Callable[[], Any]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import selectors
+import threading
 import time
 import uuid
 from collections import deque
@@ -22,7 +23,7 @@ from dask_hpc.coupling.given import (
     address_of,
     apart,
     blocks_of,
-    check_caller,
+    calling,
     connect_s,
     connection_of,
     installed,
@@ -101,7 +102,7 @@ class Source:
         self._scheduler, self._security = address_of(scheduler), connection_of(security)
         self._token, self._process = uuid.uuid4().hex, os.getpid()
         # with epoll, a child that is forked and closes its copy of the connection closes it for us as well
-        self._loop = asyncio.SelectorEventLoop(selectors.PollSelector())
+        self._loop, self._calls = asyncio.SelectorEventLoop(selectors.PollSelector()), threading.Lock()
         self._comm: Any = None
         self._ring: RingEnd | None = None
         #: When the worker is asked for a ring: it had no memory for one, and may have by then.
@@ -173,12 +174,8 @@ class Source:
             raise RuntimeError("send was called inside of communicating(); send before it, or afterwards")
         # of NumPy's kinds, too: what is sent is a plain number
         step = checked_number("step", step, -(2**62), 2**62)
-        if self._last is not None and step <= self._last:
-            raise ValueError(f"step is {step}; allowed: above {self._last}, the last one, and each step once")
         told, arrays = blocks_of(self._fields, blocks, {} if at is None else at)
-        taken = self._run(lambda: self._send(step, told, arrays))
-        self._last = step
-        return taken
+        return self._run(lambda: self._send(step, told, arrays))
 
     @contextmanager
     def communicating(self) -> Iterator[None]:
@@ -193,7 +190,6 @@ class Source:
             By `send` inside of it.
         """
         within = self._held
-        check_caller(self._loop, self._process)  # what is refused holds nothing
         self._hold(True)
         try:
             yield
@@ -204,37 +200,33 @@ class Source:
         return CouplingError(f"source {self.rank} of {self.name!r} is closed")
 
     def _hold(self, held: bool) -> None:
-        self._held = held
         if self._comm is not None:
             with suppress(CommClosedError, OSError):  # the next `send` notices that it is lost
                 self._run(lambda: self._comm.write({"op": "hold", "held": held}))
+        self._held = held  # what is refused holds nothing
 
     def close(self) -> None:
         """Say that no step comes any more; a source that is closed stays so."""
         if self._comm is not None:
-            check_caller(self._loop, self._process)
-            try:
-                self._run(self._leave)
-            finally:
-                self._abort()
+            self._run(self._leave, last=True)
 
     # ------------------------------------------------------------------------
 
-    def _run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        check_caller(self._loop, self._process)
-        task = self._loop.create_task(work())
-        try:
-            return self._loop.run_until_complete(task)
-        except BaseException as error:
-            if not task.done() or isinstance(error, KeyboardInterrupt | SystemExit):
-                # what comes next over the connection would be taken for the answer to something else
-                task.cancel()
-                self._loop.run_until_complete(asyncio.wait([task], timeout=_ENDS_S))
-                self._abort()
-            raise
-        finally:
-            if self._left:
-                self._abort()
+    def _run(self, work: Callable[[], Coroutine[Any, Any, T]], last: bool = False) -> T:
+        with calling(self._loop, self._calls, self._process):
+            task = self._loop.create_task(work())
+            try:
+                return self._loop.run_until_complete(task)
+            except BaseException as error:
+                if not task.done() or isinstance(error, KeyboardInterrupt | SystemExit):
+                    # what comes next over the connection would be taken for the answer to something else
+                    task.cancel()
+                    self._loop.run_until_complete(asyncio.wait([task], timeout=_ENDS_S))
+                    self._abort()
+                raise
+            finally:
+                if self._left or last:
+                    self._abort()
 
     def _fail(self, error: BaseException) -> None:
         if self._comm is not None:
@@ -309,10 +301,15 @@ class Source:
         return True
 
     async def _send(self, step: int, told: list[dict[str, Any]], arrays: list[np.ndarray]) -> bool:
+        # here nobody else sends one
+        if self._last is not None and step <= self._last:
+            raise ValueError(f"step is {step}; allowed: above {self._last}, the last one, and each step once")
         while True:
             try:
                 await self._send_again()
-                return await self._sent(step, told, arrays)
+                taken = await self._sent(step, told, arrays)
+                self._last = step
+                return taken
             except (CommClosedError, OSError):
                 if self._left:
                     raise self._closed() from None

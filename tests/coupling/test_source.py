@@ -22,7 +22,7 @@ from sources import asked, nothing_left, producers, told, whole
 
 import dask_hpc
 from dask_hpc.coupling.adios import shares
-from dask_hpc.coupling.given import check_caller
+from dask_hpc.coupling.given import calling
 from dask_hpc.coupling.kept import Kept
 from dask_hpc.errors import CouplingError, InstallError
 from dask_hpc.wire import COUPLE
@@ -132,17 +132,27 @@ async def test_a_program_that_ends_is_gone_before_mpi_waits_for_its_other_ranks(
 
 
 def test_a_source_is_for_one_thread_at_a_time() -> None:
+    there, left, lock = threading.Event(), threading.Event(), threading.Lock()
+
+    def calls() -> None:
+        # its loop does not run yet
+        with calling(loop, lock, os.getpid()):
+            there.set()
+            left.wait(30)
+
     with closing(asyncio.new_event_loop()) as loop:
-        check_caller(loop, os.getpid())
-        running = threading.Thread(target=loop.run_forever)
-        running.start()
+        other = threading.Thread(target=calls)
+        other.start()
         try:
-            asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result()
-            with pytest.raises(RuntimeError, match="another thread is in a call of this Source"):
-                check_caller(loop, os.getpid())
+            assert there.wait(30)
+            refused = pytest.raises(RuntimeError, match="another thread is in a call of this Source")
+            with refused, calling(loop, lock, os.getpid()):
+                pass
         finally:
-            loop.call_soon_threadsafe(loop.stop)
-            running.join()
+            left.set()
+            other.join()
+        with calling(loop, lock, os.getpid()):
+            pass
 
 
 def test_processes_share_the_first_dimension_of_all_fields_in_whole_rows() -> None:
