@@ -15,6 +15,7 @@ from dask_hpc.cli.types import PATH, FiniteRange, Seconds, assignments, showing
 if TYPE_CHECKING:
     from dask_hpc.sim import Machine, Options, Result, Workload
     from dask_hpc.sim.formats.fields import Field
+    from dask_hpc.sim.model.power import NodePower
 
 
 #: Shorter ones ask a policy more often than any run needs.
@@ -102,7 +103,7 @@ class Setup:
             recorded=self.recorded,
             options=self.options,
         )
-        machine = replace(machine, **self._nodes_of(machine.nodes))
+        machine = replace(machine, **self._nodes_of(machine.nodes, machine.power))
         if machine.corridor is None:
             if given := [name for name, is_given in self._of_corridor().items() if is_given]:
                 verb = "needs" if len(given) == 1 else "need"
@@ -123,14 +124,17 @@ class Setup:
         }
         return {f"--corridor-{name}": value is not None for name, value in given.items()}
 
-    def _nodes_of(self, nodes: int) -> dict[str, Any]:
-        """What is said of the nodes of a machine of `nodes` nodes, and not left to the workload."""
+    def _nodes_of(self, nodes: int, drawn: NodePower | None = None) -> dict[str, Any]:
+        """What is said of the nodes of a machine of `nodes` nodes, and not left to the workload (`drawn`)."""
         from dask_hpc.sim.formats.machine_fields import read_pool, read_power, read_roles
 
+        power = read_power(_field("--power", self.power))
+        if power is not None and drawn is not None:
+            power = replace(drawn, **{watts: getattr(power, watts) for watts in self.power})
         found = {
             "pool": read_pool(_field("--pool", self.pool), nodes),
             "roles": read_roles(_field("--role", self.roles), nodes),
-            "power": read_power(_field("--power", self.power)),
+            "power": power,
         }
         return {name: value for name, value in found.items() if value is not None}
 

@@ -384,5 +384,14 @@ def test_watts_of_busy_nodes_that_were_forgotten_are_noted() -> None:
     assert told("idle_w=100", "--power", "busy_w=320") == ""
 
 
+def test_watts_that_are_given_leave_the_others_of_the_workload(tmp_path: Path) -> None:
+    source = tmp_path / "jobs.yaml"
+    source.write_text(
+        "machine: {nodes: 2, power: {idle_w: 100, busy_w: 300}}\njobs: [{name: a, nodes: 2, runtime: 10}]\n"
+    )
+    found = read("simulate", str(source), "--policy", "fcfs", "--power", "switch_w=5")
+    assert found["energy_j"] == 2 * 10 * (300 + 5)
+
+
 def job_node_s(steps: list[list[float]]) -> float:
     return sum(nodes * (then - t_s) for (t_s, nodes), (then, _) in itertools.pairwise(steps))
