@@ -11,6 +11,7 @@ import base64
 import json
 import struct
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -85,12 +86,15 @@ def describe_labelled(obj: Any, name: str) -> tuple[Plan, list[Any]] | None:
             arrays.append(array)
             keys += array_keys(variable.data)
         else:
+            variable, calendar = _with_numbers(variable)
             array, content = _memory(path, variable)
             how = TEXT if array.encoding == "text" else stored(from_json(array.dtype))
-            documents[path] = metadata.single(array.shape, how, _readable(attributes, array), variable.dims)
+            readable = _readable(attributes, array) | calendar
+            documents[path] = metadata.single(array.shape, how, readable, variable.dims)
             if content:
                 contents[metadata.chunk_path(path, len(array.shape))] = content
             told["memory"] = {"dtype": array.dtype, "shape": list(array.shape), "encoding": array.encoding}
+            told["calendar"] = calendar
             in_memory += len(content)
         variables.append(told)
     if not arrays:
@@ -202,6 +206,24 @@ def _check_levels(name: Any, index: Any) -> None:
                 "none for that; allowed: levels of numbers with a fraction, or of times. Convert it, such as "
                 "with set_levels"
             )
+
+
+def _with_numbers(variable: Any) -> tuple[Any, dict[str, str]]:
+    """A variable of times in a calendar that NumPy has not, as numbers, and what xarray decodes these with;
+    nothing of another one.
+    """
+    values = np.asarray(variable.values) if variable.dtype == object else np.empty(0)
+    first: Any = values.flat[0] if values.size else None
+    if not type(first).__module__.startswith("cftime"):
+        return variable, {}
+    import cftime
+
+    told = {"units": "microseconds since 2000-01-01", "calendar": str(first.calendar)}
+    with suppress(AttributeError, LookupError, TypeError, ValueError):  # not all are times of this calendar
+        numbers = cftime.date2num(values, **told)
+        if np.array_equal(cftime.num2date(numbers, **told), values):
+            return variable.copy(data=numbers), told
+    return variable, {}
 
 
 def _memory(path: str, variable: Any) -> tuple[Array, bytes]:

@@ -66,4 +66,10 @@ def _memory(in_file: Callable[[str], bytearray], found: Manifest, told: Any) -> 
         return np.empty(shape, from_json(array.dtype))
     content = in_file(metadata.chunk_path(array.path, len(shape)))
     value: np.ndarray = from_bytes(form(array, 0), np.frombuffer(content, np.uint8), None, False)
-    return value
+    if not (calendar := told.get("calendar")):
+        return value
+    import cftime
+
+    times = np.empty(shape, object)
+    times[...] = cftime.num2date(value, calendar["units"], calendar["calendar"])
+    return times

@@ -7,6 +7,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import cftime
 import dask.array as da
 import numpy as np
 import pandas as pd
@@ -115,6 +116,17 @@ def test_coordinates_without_a_value_come_back(tmp_path: Path) -> None:
     identical(open_checkpoint(save(dataset, tmp_path).path), dataset)
 
 
+def test_times_of_other_calendars_come_back_and_plain_xarray_has_them_too(tmp_path: Path) -> None:
+    days = xr.date_range("0850-02-27T01:02:03.000004", periods=6, calendar="360_day", use_cftime=True)
+    field = xr.DataArray(da.arange(6, chunks=3), {"time": days, "began": days[2]}, "time", "field")
+    field["began"].attrs["units"] = "of the user"
+    dataset = field.to_dataset().assign(end=(("y", "time"), np.array([days, days])))
+    path = save(dataset, tmp_path).path
+    identical(found := open_checkpoint(path), dataset)
+    assert type(found.indexes["time"]) is xr.CFTimeIndex
+    xr.testing.assert_equal(xr.open_zarr(path), dataset)
+
+
 def test_attributes_that_have_a_meaning_for_cf_are_only_attributes(tmp_path: Path) -> None:
     attrs = {
         "units": "days since 2000-01-01", "calendar": "noleap", "scale_factor": 2.0, "_FillValue": 3,
@@ -184,6 +196,11 @@ def over_two_coordinates() -> xr.Dataset:
     return dataset.set_xindex(("lat", "lon"), xr.indexes.NDPointIndex)
 
 
+def with_times(*times: cftime.datetime) -> xr.Dataset:
+    """A coordinate of times of any calendar."""
+    return xr.Dataset({"a": ("x", da.arange(len(times)))}, {"time": ("x", np.array(times, object))})
+
+
 @pytest.mark.parametrize(
     ("dataset", "said"),
     [
@@ -212,6 +229,14 @@ def over_two_coordinates() -> xr.Dataset:
         (xr.Dataset({"a": ((0,), da.arange(3))}), "0 is a dimension of the variable 'a'; allowed: text."),
         (xr.DataArray(da.arange(3), dims="x", name=("a", 1)), "rename"),
         (xr.Dataset({"a": ("x", da.arange(3)), "o": ("x", [1, None, "a"])}), "'o' is in memory"),
+        (
+            with_times(cftime.datetime(1, 1, 1, calendar="noleap"), cftime.datetime(1, 1, 1)),
+            "'time' is in memory and holds Python objects",
+        ),
+        (
+            with_times(cftime.datetime(-5, 1, 1, calendar="proleptic_gregorian", has_year_zero=False)),
+            "'time' is in memory and holds Python objects",
+        ),
         (
             xr.Dataset({"a": ("x", da.arange(3)), "c": ("x", pd.Categorical(["a", "b", "a"]))}),
             "dtype category",
