@@ -19,10 +19,7 @@ def worker(offered: dict[str, float], *needs: dict[str, float], plain: int = 0, 
     """A worker that offers these resources, and has a task for each of `needs` and `plain` others."""
     sent = [SimpleNamespace(resource_restrictions=each) for each in needs]
     sent += [SimpleNamespace(resource_restrictions=None)] * plain
-    used = {name: sum(each.get(name, 0) for each in needs) for name in offered}
-    return SimpleNamespace(
-        nthreads=threads, resources=offered, used_resources=used, processing=sent, long_running=()
-    )
+    return SimpleNamespace(nthreads=threads, resources=offered, processing=sent, long_running=())
 
 
 GPU, BOTH, MEM = {"GPU": 1}, {"GPU": 1, "MEM": 8.0}, {"MEM": 8.0}
@@ -57,9 +54,7 @@ def test_a_resource_that_is_offered_no_more_and_one_of_which_nothing_is_needed_k
     assert starved(ws) == 1
     ws.resources = {}
     assert starved(ws) == 0
-    ws = worker({"GPU": 1}, {"GPU": 0})
-    ws.used_resources = {"GPU": 2}
-    assert starved(ws) == 0
+    assert starved(worker({"GPU": 0}, {"GPU": 0})) == 0
 
 
 @pytest.mark.parametrize(("saturation", "slots", "idle"), [(0.5, 1, 1), (1.0, 3, 3), (1.5, 5, 3)])
@@ -84,6 +79,28 @@ async def test_tasks_of_a_job_run_beside_others_of_it_that_wait_for_a_resource(c
         assert gate.arrived == 1
         gate.open()
         assert await within(c.gather(waiting)) == list(range(10))
+
+
+@live(
+    2,
+    threads=2,
+    worker_kwargs={"resources": {"GPU": 1}},
+    config={"distributed.scheduler.work-stealing-interval": "10 ms"},
+)
+async def test_a_worker_from_which_tasks_were_stolen_that_need_a_resource_has_no_more_threads_than_before(
+    c, s, a, b
+):
+    """Stock counts what a stolen task needs at the worker that it was stolen from, for ever."""
+    there = await c.scatter(b"x" * 1000, workers=[a.address])
+    asked = c.map(lambda value, _: slow_inc(value, 0.05), range(20), [there] * 20, resources={"GPU": 1})
+    assert await within(c.gather(asked)) == list(range(1, 21))
+    assert s.workers[a.address].used_resources["GPU"] > 0
+    gate = Gate()
+    here = c.submit(through, 1, gate, resources={"GPU": 1}, workers=[a.address], pure=False)
+    await until(lambda: gate.arrived == 1, "one of two threads is busy")
+    assert room(s, s.workers[a.address]) == (2, 1)
+    gate.open()
+    await within(here)
 
 
 @pytest.mark.parametrize("waits", [False, True])

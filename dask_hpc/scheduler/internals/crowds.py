@@ -37,26 +37,22 @@ def starved(ws: WorkerState) -> int:
 
     Stock sends a worker all that need what it offers, however few of them can execute at once. Their number
     is reckoned from what is needed beyond what there is, and from how much the first of them need: it is
-    exact where all need the same. Runs for many tasks.
+    exact where all need the same. Stock's own sum is no help: what a task needs stays in that of the worker
+    it was stolen from. Runs for many tasks.
     """
-    offered = ws.resources
-    lacking = {
-        name: used - offered[name]
-        for name, used in ws.used_resources.items()
-        if name in offered and used > offered[name]
-    }
-    if not lacking:
-        return 0
     needs = [ts.resource_restrictions for ts in islice(ws.processing, _LOOKED_AT) if ts.resource_restrictions]
-    count, counted = 0, set[str]()
-    for name, excess in lacking.items():
+    if not needs:
+        return 0
+    count, counted, all_of_them = 0, set[str](), max(1.0, len(ws.processing) / _LOOKED_AT)
+    for name, offered in ws.resources.items():
         of_it = [each for each in needs if name in each]
         together = sum(each[name] for each in of_it)
-        if together > 0:
+        excess = together * all_of_them - offered
+        if excess > 0:
             # who lacks several is one task
             new = sum(counted.isdisjoint(each) for each in of_it)
             count += math.ceil(excess * new / together - 1e-9)
-        counted.add(name)
+            counted.add(name)
     return count
 
 

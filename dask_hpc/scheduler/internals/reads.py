@@ -57,7 +57,7 @@ def room(scheduler: Scheduler, ws: WorkerState) -> tuple[int, int]:
     if ws not in scheduler.running:
         return 0, 0
     idle = ws.nthreads - len(ws.processing) + len(ws.long_running)
-    if ws.used_resources:
+    if ws.resources:
         idle += starved(ws)
     ahead = _ahead(scheduler.WORKER_SATURATION, ws.nthreads)
     if ahead is None:

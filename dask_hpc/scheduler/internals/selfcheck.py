@@ -147,7 +147,7 @@ _FIELDS: Mapping[Any, list[str]] = {
     ShuffleRunSpec: ["worker_for"],
     module.WorkerState: (
         "processing executing long_running nthreads address name host memory_limit actors nbytes occupancy "
-        "metrics resources used_resources has_what last_seen status"
+        "metrics resources has_what last_seen status"
     ).split(),
     worker_state_machine.TaskState: ["annotations", "span_id", "startstops", "resource_restrictions"],
     worker_state_machine.WorkerState: ["total_resources", "available_resources"],
