@@ -197,6 +197,23 @@ def test_of_both_killed_restore_does_and_so_does_the_next_cap(tree, tmp_path, mo
     assert json.loads(restored(tree, old, monkeypatch).stdout) == {"ended_pid": None, "restored": {}}
 
 
+@pytest.mark.parametrize(
+    ("last", "reason"),
+    [
+        # the answer that nobody has waited for, and its end after it
+        ("echo '{\"values\": {}}'; kill -9 $$", "the process that writes caps was killed"),
+        ("kill -9 $$", "the process that writes caps was killed"),
+        ('echo \'{"ended": true, "reason": "a limit is gone", "remedy": ""}\'; exit 1', "a limit is gone"),
+        ("echo '{\"values\": {}}'; echo '{\"ended\": true}'", None),
+    ],
+)
+def test_whether_the_old_values_are_back_is_said_by_the_last_word_alone(tree, tmp_path, last, reason):
+    caps = made(tree, tmp_path)
+    caps._keeper = subprocess.Popen(["sh", "-c", last], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    failed = caps.stop()
+    assert (None if failed is None else failed.reason) == reason
+
+
 def test_restore_ends_a_cap_that_is_held(tree, tmp_path, monkeypatch):
     before = contents(tree)
     worker, writer = begun(tree, tmp_path / "old")

@@ -205,9 +205,10 @@ class Caps:
             return SensorError("the process that writes caps does not end", _REMEDY)
         lines = answer.splitlines()
         found = json.loads(lines[-1]) if lines else {}
-        if keeper.returncode and not lines:
-            return SensorError("the process that writes caps was killed", _REMEDY)
-        return SensorError(found["reason"], found["remedy"]) if "reason" in found else None
+        if "reason" in found:
+            return SensorError(found["reason"], found["remedy"])
+        # what it has answered before and nobody has read is not its last word
+        return None if "ended" in found else SensorError("the process that writes caps was killed", _REMEDY)
 
 
 def _closes() -> SensorError:
