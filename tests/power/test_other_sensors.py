@@ -147,6 +147,19 @@ def test_auto_leaves_counters_that_stand_still(tmp_path: Path) -> None:
     assert (found[-1].source, found[-1].watts) == ("hwmon", 213.0)
 
 
+def test_auto_keeps_counters_that_rest_now_and_then(tmp_path: Path) -> None:
+    made = Powercap(tmp_path)
+    made.zone("intel-rapl:0", "package-0")
+    device(tmp_path, 0, "power_meter", power1_average="213000000")
+    time_s = [0.0]
+    meter = Meter(Auto(of_the_tree(tmp_path), clock=lambda: time_s[0]))
+    for joules in (0.0, 0.0, 60.0, 0.0, 60.0):
+        made.add({"intel-rapl:0": joules})
+        found = meter.sample(time_s[0])
+        time_s[0] += 1.0
+    assert (found.source, found.watts) == ("rapl", 60.0)
+
+
 NODE = (
     "NodeName=n1 Arch=x86_64\n   CurrentWatts={0} AveWatts={0}\n   ExtSensorsJoules=n/s ExtSensorsWatts=0\n"
 )

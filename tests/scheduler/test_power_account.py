@@ -56,6 +56,8 @@ def test_between_two_samples_the_draw_is_that_of_the_first() -> None:
 
 def test_with_a_time_the_mean_over_it_is_held_to_the_bounds() -> None:
     account, bounds = Account(0.0, over_s=10.0), (0.0, 0.0, 300.0)
+    # twice at one time, as a pass takes it and then a tick
+    account.add(sample(0.0, 100), bounds)
     for t_s in range(21):
         # 200 W, with a peak of 700 W for one second
         account.add(sample(float(t_s), 600 if t_s == 12 else 100), bounds)
@@ -81,15 +83,24 @@ def test_a_mean_over_long_is_kept_in_few_rows() -> None:
     assert len(account._recent) < 1500
 
 
-@given(st.floats(0, 1e-6), st.lists(st.floats(0.1, 900), min_size=1, max_size=40))
-def test_the_mean_is_that_of_all_that_lies_in_the_time(tiny: float, watts: list[float]) -> None:
+@given(
+    st.floats(0, 1e-6),
+    st.sampled_from([0.5, 1.0, 3.0]),
+    st.lists(st.floats(0.1, 900), min_size=1, max_size=40),
+)
+def test_the_mean_is_that_of_all_that_lies_in_the_time(
+    tiny: float, apart_s: float, watts: list[float]
+) -> None:
     for over_s in (tiny, 3.5, 1e5):
         account = Account(0.0, over_s)
-        for t_s, each in enumerate([*watts, watts[-1]]):
+        for count, each in enumerate([*watts, watts[-1]]):
+            t_s = count * apart_s
             account.add(sample(1e6 + t_s, each, 0.0), None)
-            if not t_s:
+            if not count:
                 continue
-            spans = [(max(n, t_s - over_s), n + 1, w) for n, w in enumerate(watts[:t_s])]
+            spans = [
+                (max(n * apart_s, t_s - over_s), (n + 1) * apart_s, w) for n, w in enumerate(watts[:count])
+            ]
             length = sum(end - begin for begin, end, _ in spans if begin < end)
             mean = sum((end - begin) * w for begin, end, w in spans if begin < end) / length if length else 0
             if over_s > 1e-3:
@@ -233,6 +244,7 @@ def test_runs_are_fitted_when_they_are_booked_and_few_are_told(monkeypatch: pyte
         uses[job.id] = Use(energy_j=100.0 * nodes * job.end_s, known_s=job.end_s)
     runs.book(ended, uses)
     assert fits == len(ended)
+    runs.book(ended, uses)
     told = runs.told()
     assert fits == len(ended)
     assert list(told)[-2:] == ["n209", "last"]
@@ -242,6 +254,33 @@ def test_runs_are_fitted_when_they_are_booked_and_few_are_told(monkeypatch: pyte
         assert one["fitted"]["alone_s"] == pytest.approx(2.0)
         assert one["fitted"]["node_w"] == pytest.approx(100.0)
     assert len(json.dumps(told)) < 20_000
+
+
+@pytest.mark.parametrize(
+    ("change", "use"),
+    [
+        ({"state": "failed"}, Use(100.0, 10.0)),
+        ({"paused_s": 1.0}, Use(100.0, 10.0)),
+        ({"sizes": [(0.0, 2), (5.0, 3)]}, Use(100.0, 10.0)),
+        ({"end_s": 0.0}, Use(100.0, 10.0)),
+        ({"start_s": None}, Use(100.0, 10.0)),
+        ({}, Use(0.0, 10.0)),
+        ({}, Use(0.0, 0.0)),
+        ({}, None),
+    ],
+)
+def test_only_runs_that_were_whole_on_one_size_say_how_a_name_scales(change, use) -> None:
+    def booked(change: dict[str, object], use: Use | None) -> list[object]:
+        runs, job = Runs(), JobRecord("j", JobSpec(name="n"), JobRequest(name="n"), client=None)
+        # nodes that it gave back at its end are no size
+        whole = {"state": "completed", "start_s": 0.0, "end_s": 10.0, "sizes": [(0.0, 2), (10.0, 0)]}
+        for name, value in {**whole, **change}.items():
+            setattr(job, name, value)
+        runs.book([job], {} if use is None else {"j": use})
+        return [row["runs"] for row in runs.told().values()]
+
+    assert booked({}, Use(energy_j=100.0, known_s=10.0)) == [[[2, 10.0, 10.0]]]
+    assert booked(change, use) == []
 
 
 @live(workers=2)

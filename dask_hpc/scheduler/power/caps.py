@@ -77,10 +77,7 @@ class HostCaps:
             Hosts whose draw is measured, by name.
         """
         now_s = self._state.now_s()
-        gone = [
-            name for name, host in self._hosts.items()
-            if name not in measured and (host.watts is None or host.due_s <= now_s)
-        ]  # fmt: skip
+        gone = [name for name, host in self._hosts.items() if name not in measured and host.due_s <= now_s]
         for name in gone:
             # it measures nothing any more: its cap ends by itself
             del self._hosts[name]

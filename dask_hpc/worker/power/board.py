@@ -85,7 +85,7 @@ class Board:
         self._path = self._folder / f"{hashlib.sha256(member.id.encode()).hexdigest()[:16]}{_MEMBER}"
         part = self._path.with_suffix(".new")
         part.write_text(json.dumps(asdict(member)))
-        self._here: int | None = os.open(part, os.O_RDWR | os.O_CLOEXEC)
+        self._here = os.open(part, os.O_RDWR | os.O_CLOEXEC)
         # before anybody sees it: one that nobody holds is taken away
         fcntl.flock(self._here, fcntl.LOCK_EX | fcntl.LOCK_NB)
         part.replace(self._path)
@@ -205,8 +205,6 @@ class Board:
 
     def stop(self) -> None:
         """Be a worker there no more; the last one removes the folder."""
-        if self._here is None:
-            return
         try:
             # its worker may be here anew by the same name, before this one has ended: it stays then
             mine = os.path.samestat(os.stat(self._path), os.fstat(self._here))
@@ -224,7 +222,6 @@ class Board:
         for descriptor in (self._here, self._leads):
             if descriptor is not None:
                 os.close(descriptor)
-        self._here = self._leads = None
 
 
 def _own(folder: Path) -> None:

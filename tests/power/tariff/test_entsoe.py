@@ -83,6 +83,13 @@ def test_the_first_auction_counts_and_others_fill_what_it_lacks() -> None:
     assert prices(read_xml(document(second, first))) == [(0, 90), (60, 10), (120, 11), (180, 94)]
     late = curve(period({1: 90}, "2026-01-31T23:00Z", "2026-02-01T04:00Z"), more=auction(2))
     assert prices(read_xml(document(first, late))) == [(0, 90), (60, 10), (120, 11), (180, 90)]
+    same = curve(period({1: 90, 2: 91}, "2026-02-01T00:00Z", "2026-02-01T02:00Z"), more=auction(2))
+    assert prices(read_xml(document(first, same))) == [(60, 10), (120, 11)]
+
+
+def test_prices_of_a_kwh_are_those_of_as_much_of_a_mwh() -> None:
+    text = document(curve(period({1: 0.05}, *HOUR)))
+    assert prices(read_xml(text.replace(">MWH<", ">KWH<"))) == [(0, 50)]
 
 
 @given(
@@ -143,6 +150,14 @@ HOUR = ("2026-01-31T23:00Z", "2026-02-01T00:00Z")
             document(curve(period({1: 5}, *HOUR)) + curve(period({1: 5}, *HOUR)).replace("EUR", "PLN")),
             8,
             "'PLN'",
+        ),
+        (document(curve(period({1: 5}, *HOUR)).replace(">MWH<", ">TWH<")), 4, "allowed: MWH, KWH"),
+        (
+            document(
+                *(curve(period({1: 5}, *HOUR), more=f"<in_Domain.mRID>{of}</in_Domain.mRID>") for of in "AB")
+            ),
+            8,
+            "in_Domain.mRID is 'B' after 'A'",
         ),
         ("<a>" * 50, 1, "allowed: Publication"),
         (document("<b>" * 50), 4, "nested deeper"),
