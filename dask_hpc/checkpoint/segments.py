@@ -236,15 +236,17 @@ class Segments:
     def _again(self, name: str, size: int, in_memory: bool) -> bool:
         """Use a file again that nobody needs; whether there is one, in memory or on the disk."""
         fitting = [
-            old
+            (has, old)
             for old, has in self._unused.items()
             if has * _FITS <= size <= has and (old.parent == self._folder) == in_memory
         ]
-        if fitting:
-            old = min(fitting, key=lambda each: self._unused[each])
-            old.rename(old.with_name(name + _SUFFIX))
-            self._sizes[name] = self._unused.pop(old)
-        return bool(fitting)
+        for has, old in sorted(fitting):
+            del self._unused[old]
+            with suppress(FileNotFoundError):  # somebody has removed it
+                old.rename(old.with_name(name + _SUFFIX))
+                self._sizes[name] = has
+                return True
+        return False
 
     def _fits(self, place: Path, size: int, spare_bytes: int) -> bool:
         """Whether memory or disk has room, for which files there that nobody needs go."""

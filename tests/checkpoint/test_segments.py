@@ -71,7 +71,9 @@ def test_a_piece_is_written_whole_also_where_the_system_takes_a_part_of_it(tmp_p
     content, write = np.frombuffer(os.urandom(1000), np.uint8), os.pwrite
     name = Segments(str(tmp_path), 2**20).reserve(1100)
     monkeypatch.setattr(os, "pwrite", lambda into, data, at: write(into, data[:300], at))
+    files = psutil.Process().num_fds()
     write_piece(str(tmp_path), name, 100, content)
+    assert psutil.Process().num_fds() == files
     assert got(tmp_path, name, 100, 1000) == content.tobytes()
 
 
@@ -105,7 +107,19 @@ def test_a_segment_that_somebody_has_removed_keeps_no_other_and_takes_no_room(tm
     os.unlink(segment_path(str(tmp_path), gone))
     segments.drop([gone, other])
     assert segments.names() == []
-    assert {segments.reserve(PAGE) for _ in range(2)} == set(segments.names())
+    names = [segments.reserve(PAGE) for _ in range(2)]
+    assert set(names) == set(segments.names())
+    os.unlink(segment_path(str(tmp_path), names[0]))
+    segments.give_up(names)
+    assert segments.names() == []
+
+
+def test_a_file_that_nobody_needs_and_somebody_has_removed_keeps_nobody_from_room(tmp_path):
+    segments = Segments(str(tmp_path), 2 * PAGE)
+    segments.drop([segments.reserve(PAGE), segments.reserve(PAGE)])
+    next(tmp_path.glob("*.unused")).unlink()
+    names = [segments.reserve(PAGE) for _ in range(2)]
+    assert sorted(segments.names()) == sorted(segment_names(str(tmp_path))) == sorted(names)
 
 
 def test_a_segment_that_was_given_up_is_never_used_again_and_others_have_their_part_of_the_room(tmp_path):
@@ -274,6 +288,17 @@ def test_files_in_memory_that_nobody_needs_go_before_the_disk_is_taken(tmp_path)
     segments.reserve(20 * PAGE)
     assert list(memory.glob("*.unused")) == []
     assert disk_bytes(str(memory)) == 20 * PAGE
+
+
+def test_no_more_files_that_nobody_needs_go_than_there_must(tmp_path, monkeypatch):
+    memory = tmp_path / "memory"
+    memory.mkdir(mode=0o700)
+    segments = small(memory, tmp_path, 10**12)
+    segments.drop([segments.reserve(PAGE), segments.reserve(2 * PAGE)])
+    monkeypatch.setattr(disk, "fits", lambda place, *_: len(list(place.glob("*.unused"))) < 2)
+    segments.reserve(20 * PAGE)
+    assert [path.stat().st_size for path in memory.glob("*.unused")] == [2 * PAGE]
+    assert disk_bytes(str(memory)) == 0
 
 
 def test_what_is_left_on_the_disk_goes_when_no_memory_has_it_and_nothing_else(tmp_path):
