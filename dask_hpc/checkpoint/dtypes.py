@@ -114,11 +114,7 @@ def _tuples(data: Any) -> Any:
         return data
     return [
         tuple(
-            tuple(part)
-            if place == 2
-            else tuple(part)
-            if place == 0 and isinstance(part, list | tuple)
-            else _tuples(part)
+            tuple(part) if place == 2 or (place == 0 and not isinstance(part, str)) else _tuples(part)
             for place, part in enumerate(entry)
         )
         for entry in data

@@ -151,6 +151,12 @@ def test_a_flipped_byte_in_a_pack_is_never_another_value(tmp_path: Path) -> None
     np.testing.assert_equal(dask.compute(open_checkpoint(tmp_path / "copy", allow_pickle=True))[0], values)
 
 
+def test_a_copy_has_the_blocks_of_all_arrays(tmp_path: Path) -> None:
+    values = xr.Dataset({"none": ("x", da.zeros(0)), "some": ("y", da.arange(3.0))})
+    export(save(values, tmp_path), tmp_path / "copy")
+    xr.testing.assert_identical(opened(str(tmp_path / "copy")), values.compute())
+
+
 def test_a_copy_takes_the_place_of_nothing(version: Version, tmp_path: Path) -> None:
     target = tmp_path / "copy"
     # somebody else makes it meanwhile, and then it is there

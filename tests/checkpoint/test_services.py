@@ -136,6 +136,15 @@ def test_compressed_bytes_that_lie_of_their_length_are_refused_and_not_believed(
         told = form(array, 0)
         with pytest.raises(ValueError, match="cannot be decompressed"):
             services.unwrapped(told, np.frombuffer(raw[:cut], np.uint8), None)
+    masked, fewer = (
+        Array("a", "apart", "<f8", (count,), ((count,),), "masked", compressed=True) for count in (600, 599)
+    )
+    told = form(masked, 0)
+    made = services.wrapped(masked, [memoryview(bytes(told.nbytes))], None)
+    packed = np.frombuffer(b"".join(made), np.uint8)
+    assert services.unwrapped(told, packed, None).size == told.nbytes
+    with pytest.raises(ValueError, match="cannot be decompressed"):
+        services.unwrapped(form(fewer, 0), packed, None)
     opaque = form(Array("a", "opaque", None, (1,), ((1,),)), 0, IN_PACK)
     with pytest.raises(ValueError, match="nothing compresses so"):
         services.unwrapped(opaque, np.frombuffer(b"values\7", np.uint8), None)

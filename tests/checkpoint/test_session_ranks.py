@@ -103,7 +103,7 @@ def test_blocks_may_be_of_any_length_and_in_any_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, kind: str
 ) -> None:
     monkeypatch.setattr(shares, "_MOST_PIECES", most)
-    starts = {0: (7, 20), 1: (0, 7), 2: (7, 7)}
+    starts = {0: (7, 20), 1: (7, 7), 2: (0, 7)}
 
     def program(rank: int) -> Any:
         with session(tmp_path, rank, 3) as mine:

@@ -46,6 +46,7 @@ FIELDS = [
 OTHERS = [
     [("a", "<i4"), ("b", ">f8")],
     [("a", "<i4", (2, 3)), ("b", "u1")],
+    [(("title", "a"), "<f4"), ("b", "u1")],
     np.dtype({"names": ["a", "b"], "formats": ["u1", "<f8"], "offsets": [0, 8], "itemsize": 24}),
     "V6", "g", "M8[D]", "m8[h]", "M8[25s]",
 ]  # fmt: skip
