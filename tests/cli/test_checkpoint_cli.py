@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from unchanged import unchanged
 from dask_hpc.checkpoint.describe import describe
 from dask_hpc.checkpoint.opening import open_checkpoint
 from dask_hpc.checkpoint.store import Store
+from dask_hpc.clock import local_time
 from dask_hpc.worker.host_process import HostProcess
 
 FIELD = xr.Dataset({"t": (("y", "x"), da.arange(20, chunks=20).reshape(4, 5).rechunk((2, 3)))})
@@ -57,6 +59,7 @@ def test_ls_lists_versions_with_the_promised_columns(store: Path) -> None:
     text = run("checkpoint", "ls", "--store", str(store)).stdout
     assert text.splitlines()[0].split()[:3] == ["NAME", "VERSION", "COMPLETE"]
     assert len(text.splitlines()) == 5
+    assert local_time(rows[0]["created_s"]) in text.splitlines()[1]
 
 
 def test_the_store_may_come_from_the_settings(store: Path) -> None:
@@ -122,8 +125,9 @@ def test_gc_without_a_store_removes_what_killed_managers_left_in_memory(tmp_path
     made, new = (HostProcess("manager", "nobody:runs", f"tcp://{tmp_path}:{port}") for port in (1, 2))
     made.stop()
     new.stop()
-    # as long ago as it takes; the other one a moment ago
+    # as long ago as it takes; the other one within hpc.checkpoint.linger
     os.utime(made.folder / "workers.lock", (0, 0))
+    os.utime(new.folder / "workers.lock", (time.time() - 300, time.time() - 300))
     with dask.config.set({"hpc.checkpoint.store": None}):
         would = run("checkpoint", "gc", "--dry-run", "--json")
         assert str(made.folder) in json.loads(would.stdout)["would_remove"]

@@ -15,7 +15,7 @@ import jsonschema
 import pytest
 import yaml
 
-from dask_hpc.config import Settings, is_setting, layout, load_defaults, settings, table
+from dask_hpc.config import Settings, is_setting, layout, load_defaults, problems, settings, table
 from dask_hpc.config import text as settings_text
 from dask_hpc.errors import ConfigError, DaskHPCError
 from dask_hpc_policies import codec
@@ -190,6 +190,7 @@ def test_an_unknown_key_suggests_the_right_one() -> None:
         settings({"shrink-dedline": "1 s"})
     with pytest.raises(ConfigError, match=r"hpc\.pool is 3; allowed: a mapping"):
         settings({"pool": 3})
+    assert problems("much") == {"": "hpc is 'much'; allowed: a mapping of settings, as in hpc.yaml"}
 
 
 def test_update_is_all_or_nothing() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import dask.config
 import pytest
 
-from dask_hpc.config import settings, table
+from dask_hpc.config import no_setting, settings, table
 from dask_hpc.config import text as settings_text
 
 
@@ -31,3 +31,7 @@ def test_nothing_that_is_printed_offers_them() -> None:
     hidden = [one.key.rpartition(".")[2] for one in table() if one.knob]
     assert len(hidden) == 5
     assert [name for name in hidden if f" {name}:" in text] == []
+    # a name that is nearly one of theirs, and one that is like none
+    for key in (one.key for one in table() if one.knob):
+        assert f"hpc.{key}?" not in no_setting(f"{key}s")
+        assert f"{key}," not in no_setting("x")

@@ -11,7 +11,7 @@ import pytest
 from helpers import live, until
 
 import dask_hpc
-from dask_hpc.config.file import MOST_BYTES, read_changes
+from dask_hpc.config.file import MOST_BYTES, mark, read_changes
 from dask_hpc.errors import ConfigError
 from dask_hpc.scheduler.rpc.service import of
 
@@ -105,6 +105,21 @@ async def test_without_a_file_nothing_is_looked_at(c, s):
     rt = await dask_hpc.install(c)
     assert "hpc-settings-file" not in s.periodic_callbacks
     assert "settings_file" not in await rt.status()
+
+
+def test_another_file_of_that_size_is_told_from_the_one_before(tmp_path):
+    path, other = tmp_path / "file", tmp_path / "other"
+    path.write_text("hpc: {tick: 2 s}")
+    os.utime(path, ns=(1, 1))
+    marks = [mark(str(path))]
+    os.utime(path, ns=(1, 2))  # it was written to
+    marks.append(mark(str(path)))
+    other.write_text("hpc: {tick: 3 s}")
+    os.utime(other, ns=(1, 2))
+    other.rename(path)
+    marks += [mark(str(path)), mark(str(other)), mark("no\0name")]
+    assert len(set(marks[:3])) == 3
+    assert marks[3:] == [None, None]
 
 
 def test_what_is_no_file_is_not_waited_for(tmp_path):

@@ -167,6 +167,7 @@ def test_the_size_of_a_pool_is_its_own(made: Any) -> None:
             {"s": {"resources": {"g": "$(id)"}}},
             r"pools\['s'\]: resources\['g'\] is '\$\(id\)'; allowed: a num",
         ),
+        ({"s": {"resources": {"g": float("inf")}}}, r"pools\['s'\]: resources\['g'\] is inf; allowed: a num"),
         ({"s": {"resources": {"a=1": 1}}}, r"pools\['s'\]: resources has the name 'a=1'"),
         ({"s": {"worker-extra-args": ["--resources", "a=1"]}}, r"has --resources; give resources="),
         ({"s": {"memory": "much"}}, r"pools\['s'\]: "),

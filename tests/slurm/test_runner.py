@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import textwrap
 from pathlib import Path
@@ -13,6 +14,7 @@ from outside import PATHS, until
 
 import dask_hpc
 from dask_hpc.deploy.arguments import with_preload
+from dask_hpc.deploy.slurm import stock
 from dask_hpc.deploy.slurm.runner import AGENT
 
 SCRIPT = """
@@ -89,6 +91,24 @@ def test_outside_of_a_job_it_says_so(monkeypatch: Any) -> None:
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(RuntimeError, match="SLURM_PROCID, SLURM_NTASKS, and SLURM_JOB_ID must be present"):
         dask_hpc.SLURMRunner()
+
+
+def test_workers_have_the_agent_and_do_not_wait_for_a_scheduler_that_is_gone(monkeypatch: Any) -> None:
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(stock.Runner, "__init__", lambda _self, **kwargs: given.update(kwargs))
+    monkeypatch.setattr(stock, "exit_on_interrupt", lambda: None)
+    monkeypatch.setenv("SLURM_STEP_ID", "3")
+    before = signal.getsignal(signal.SIGUSR1)
+    try:
+        dask_hpc.SLURMRunner(worker_class="distributed.Nanny", worker_options={"nthreads": 1})
+        assert given["worker_options"] == {
+            "nthreads": 1, "death_timeout": 60.0, "preload": [AGENT], "preload_nanny": [AGENT],
+        }  # fmt: skip
+        assert given["scheduler_file"] == "scheduler-{job_id}-3-0.json"
+        dask_hpc.SLURMRunner(worker_options={"death_timeout": 5})
+        assert given["worker_options"] == {"death_timeout": 5, "preload": [AGENT]}
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 def test_what_is_preloaded_beside_the_agent_may_be_one_or_several() -> None:
