@@ -219,6 +219,14 @@ def test_jobs_of_every_type(tmp_path: Path) -> None:
     assert "1e+11 operations per second assumed" in workload.notes[0]
 
 
+def test_users_of_a_jobs_file_are_texts(tmp_path: Path) -> None:
+    users = ("007", "7.0", "1e3", 1001)
+    rows = [job(attributes={"user": user, "priority": "3"}) for user in users]
+    found = elastisim.read(write(tmp_path, one_phase(CPU), *rows)).jobs
+    assert [one.user for one in found] == ["007", "7.0", "1e3", "1001"]
+    assert {one.priority for one in found} == {3}
+
+
 def test_a_configuration_brings_its_platform(tmp_path: Path) -> None:
     workload = elastisim.read(write(tmp_path, one_phase(CPU), platform=True))
     assert workload.machine is not None

@@ -195,7 +195,7 @@ def _attributes(place: Field, counts: Counter[str]) -> dict[str, Field]:
         if name not in _USED_ATTRIBUTES:
             counts[f"jobs with the attribute {name!r}, which is not used"] += 1
     found = {name: value for name, value in attributes.items() if name in _USED_ATTRIBUTES}
-    return {name: _number_of(value) if name != "name" else value for name, value in found.items()}
+    return {name: value if name in ("name", "user") else _number_of(value) for name, value in found.items()}
 
 
 def _number_of(value: Field) -> Field:
