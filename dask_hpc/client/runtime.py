@@ -28,7 +28,7 @@ from dask_hpc.client.job import ask_cancel
 from dask_hpc.client.power import PowerMethods
 from dask_hpc.config import find
 from dask_hpc.errors import InstallError
-from dask_hpc.scheduler.bootstrap import bootstrap
+from dask_hpc.scheduler.bootstrap import bootstrap, require_version
 from dask_hpc.show import above, line, never_raises, runtime_html
 from dask_hpc.worker.awaited import source
 from dask_hpc_policies.codec import decode, encode
@@ -74,7 +74,7 @@ def runtime(client: Client) -> Any:
     Raises
     ------
     InstallError
-        When it is not.
+        When it is not, or is that of another version.
     """
     return client_of(client).sync(_runtime, client)
 
@@ -94,7 +94,7 @@ async def _install(client: Client, policy: Any, params: dict[str, Any]) -> Runti
 
 async def _runtime(client: Client) -> Runtime:
     found = _made(client)
-    await found.channel.ask("status")
+    require_version(__version__, (await found.channel.ask("status"))["versions"]["dask_hpc"])
     return found
 
 

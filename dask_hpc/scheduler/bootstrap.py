@@ -32,6 +32,15 @@ async def bootstrap(
     return {}
 
 
+def require_version(client: str, scheduler: str) -> None:
+    """Raise `InstallError` unless a client and its scheduler have the same version."""
+    if client != scheduler:
+        raise InstallError(
+            f"the client has dask_hpc {client}, the scheduler {scheduler}; install the same "
+            "version in both environments"
+        )
+
+
 async def _bootstrap(
     version: str,
     policy: Any,
@@ -39,11 +48,7 @@ async def _bootstrap(
     parameters: Mapping[str, Any] | None,
     dask_scheduler: Any,
 ) -> None:
-    if version != __version__:
-        raise InstallError(
-            f"the client has dask_hpc {version}, the scheduler {__version__}; install the same "
-            "version in both environments"
-        )
+    require_version(version, __version__)
     # what only a scheduler needs: whoever sends this does not load it
     from dask_hpc.scheduler.install import attach
     from dask_hpc.scheduler.internals import remote, selfcheck

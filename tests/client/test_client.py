@@ -74,6 +74,16 @@ async def test_a_client_of_another_version_is_refused(c, s, *workers, monkeypatc
 
 
 @gen_cluster(client=True, nthreads=FOUR)
+async def test_a_runtime_of_another_version_is_not_found(c, s, *workers, monkeypatch):
+    await dask_hpc.install(c)  # as a preload does, which asks nobody
+    monkeypatch.setattr(sys.modules["dask_hpc.client.runtime"], "__version__", "0.0.1")
+    with pytest.raises(InstallError, match=rf"0\.0\.1.*{re.escape(dask_hpc.__version__)}"):
+        await dask_hpc.runtime(c)
+    monkeypatch.undo()
+    assert await dask_hpc.runtime(c) is await dask_hpc.install(c)
+
+
+@gen_cluster(client=True, nthreads=FOUR)
 async def test_internals_that_are_not_as_expected_are_refused(c, s, *workers, monkeypatch):
     handlers, plugins, streams = dict(s.handlers), dict(s.plugins), dict(s.stream_handlers)
     monkeypatch.delattr("distributed.scheduler._task_slots_available")
