@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -9,7 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from outside import FORKED
+
+from dask_hpc.cli import hpc
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Folders that hold no texts of ours.
@@ -112,3 +116,11 @@ def test_every_readme_is_reached_from_the_first_one():
             if target.suffix == ".md" and target.exists():
                 todo.append(str(target.resolve().relative_to(ROOT)))
     assert set(TEXTS) - found == set()
+
+
+def test_the_policies_that_the_readme_compares_differ():
+    command = re.search(r"`dask hpc (compare [^`]*)`", TEXTS["README.md"])[1]
+    done = CliRunner().invoke(hpc, [*command.split(), "--json"])
+    assert done.exit_code == 0, done.output
+    makespans_s = [one["makespan_s"] for one in json.loads(done.stdout)["runs"]]
+    assert len(set(makespans_s)) == len(makespans_s) > 1
