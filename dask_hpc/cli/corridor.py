@@ -32,7 +32,11 @@ from dask_hpc.terminal import echo_json, echo_pairs, json_option
     metavar="PATH",
     help="A series on the scheduler's machine, which is watched: bounds, or prices or carbon with --rules.",
 )
-@click.option("--rules", type=FILE, metavar="YAML", help="What prices or carbon mean for the bounds.")
+@click.option(
+    "--rules",
+    type=FILE,
+    help="A YAML file on this machine: what prices or carbon mean for the bounds (see dask hpc power plan).",
+)
 @click.option("--ramp", metavar="W", help="Bounds change by at most so many watts a second.")
 @click.option(
     "--mode",

@@ -30,7 +30,7 @@ _COLUMNS = {"from": "FROM", "lower_w": "LOWER (W)", "upper_w": "UPPER (W)", "for
 
 @power.command()
 @click.argument("series", type=FILE)
-@click.option("--rules", type=FILE, metavar="YAML", help="What prices or carbon mean for the bounds.")
+@click.option("--rules", type=FILE, help="A YAML file: what prices or carbon mean for the bounds.")
 @click.option(
     "--ramp",
     type=FiniteRange(0, min_open=True),
@@ -42,8 +42,9 @@ def plan(series: Path, rules: Path | None, ramp: float | None, as_json: bool) ->
     """Show the power corridor that a series makes.
 
     SERIES is CSV with time (with its zone) or t_s (seconds), and lower_w, upper_w, price (per MWh) or carbon
-    (g per kWh); or day-ahead prices of the ENTSO-E Transparency Platform, as XML. YAML is a list of rules, of
-    which the first that fits counts: [{above: 100, upper_w: 2 kW}, {of: carbon, below: 50, lower_w: 3 kW}].
+    (g per kWh); or day-ahead prices of the ENTSO-E Transparency Platform, as XML. The file of --rules holds a
+    list, of which the first that fits counts, such as [{above: 100, upper_w: 2 kW}], with {of: carbon,
+    below: 50, lower_w: 3 kW} in it where the series has carbon, too.
 
     Where no rule fits, a bound is open. The last value holds over gaps and after the end.
     """

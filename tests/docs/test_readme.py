@@ -124,3 +124,14 @@ def test_the_policies_that_the_readme_compares_differ():
     assert done.exit_code == 0, done.output
     makespans_s = [one["makespan_s"] for one in json.loads(done.stdout)["runs"]]
     assert len(set(makespans_s)) == len(makespans_s) > 1
+
+
+def test_what_is_called_a_file_in_the_help_of_rules_is_one(tmp_path):
+    (tmp_path / "series.csv").write_text("t_s,price,carbon\n0,50,30\n3600,150,80\n")
+    said = " ".join(CliRunner().invoke(hpc, ["power", "plan", "--help"]).stdout.split())
+    rules = re.findall(r"\{[^}]*\}", said)
+    (tmp_path / "rules.yaml").write_text(f"[{', '.join(rules)}]")
+    assert "--rules FILE" in said
+    given = ["power", "plan", str(tmp_path / "series.csv"), "--rules", str(tmp_path / "rules.yaml"), "--json"]
+    (_, lower_w, _), (_, _, upper_w) = json.loads(CliRunner().invoke(hpc, given).stdout)["steps"]
+    assert (lower_w, upper_w) == (3000, 2000)
