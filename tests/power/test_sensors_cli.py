@@ -15,8 +15,8 @@ from command_line import refused, run
 from sensor_trees import RANGE_UJ, Powercap, counting, cray, device
 
 from dask_hpc.doctor.machine import check_sensors
-from dask_hpc.worker.power.figures import Gauge
-from dask_hpc.worker.power.look import Observed
+from dask_hpc.worker.power.figures import Figure, Gauge
+from dask_hpc.worker.power.look import Observed, _disagreeing
 from dask_hpc.worker.power.rapl import Rapl
 
 
@@ -91,6 +91,28 @@ def test_sources_that_cannot_both_be_right_are_named(tmp_path: Path) -> None:
         found["reason"] == "sources disagree: hwmon 100 W, cray 250 W"
     )
     assert check_sensors(tmp_path, 0.05).verdict == "warn"
+
+
+@pytest.mark.parametrize(
+    ("watts", "whole", "said"),
+    [
+        ({"rapl": 100.0, "nvml": 250.0, "hwmon": 400.0}, False, ""),
+        ({"rapl": 100.0, "nvml": 350.0, "hwmon": 340.0}, False, "rapl 100 W, nvml 350 W, hwmon 340 W"),
+        # a platform's counter has the accelerators in it
+        ({"rapl": 400.0, "nvml": 250.0, "hwmon": 420.0}, True, ""),
+        ({"rapl": 400.0, "nvml": 250.0, "hwmon": 600.0}, True, "rapl 400 W, nvml 250 W, hwmon 600 W"),
+        ({"rapl": 100.0, "nvml": 250.0}, False, ""),
+        ({"cray": 400.0, "hwmon": 470.0}, False, ""),
+        ({"cray": 400.0, "replay": 100.0}, False, ""),
+    ],
+)
+def test_parts_and_wholes_are_held_against_each_other(
+    watts: dict[str, float], whole: bool, said: str
+) -> None:
+    found = [Figure("measured", name, each) for name, each in watts.items()]
+    found += [Figure("unavailable", "slurm"), Figure("modelled", "model", 5.0)]
+    figure = _disagreeing(found[0], found, whole=whole)
+    assert figure.reason == (f"sources disagree: {said}" if said else "")
 
 
 def test_nothing_is_never_zero(tmp_path: Path) -> None:

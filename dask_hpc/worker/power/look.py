@@ -142,7 +142,8 @@ def look(settings: Settings, seconds: float, root: Path = _ROOT) -> Looked:
     order = {name: number for number, name in enumerate(POWER_SOURCES)}
     found.sort(key=lambda figure: order.get(figure.source, len(order)))
     by_name = {figure.source: figure for figure in found}
-    return Looked(_disagreeing(_chosen(settings, by_name, whole=rapl.whole), found), tuple(found))
+    chosen = _chosen(settings, by_name, whole=rapl.whole)
+    return Looked(_disagreeing(chosen, found, whole=rapl.whole), tuple(found))
 
 
 def _other(settings: Settings, name: str) -> Source:
@@ -187,15 +188,16 @@ def _chosen(settings: Settings, found: Mapping[str, Figure], *, whole: bool) -> 
     return best
 
 
-def _disagreeing(figure: Figure, found: Sequence[Figure]) -> Figure:
-    """`figure` with a word about sources that cannot both be right."""
+def _disagreeing(figure: Figure, found: Sequence[Figure], *, whole: bool) -> Figure:
+    """`figure` with a word about sources that cannot both be right; `whole`: RAPL is that of a platform."""
+    parts = [name for name in _PARTS if name != "rapl" or not whole]
     measured = {
         each.source: each.watts
         for each in found
         if each.label == "measured" and each.watts is not None and each.source != "replay"
     }
-    parts_w = sum(watts for name, watts in measured.items() if name in _PARTS)
-    wholes = {name: watts for name, watts in measured.items() if name not in _PARTS}
+    parts_w = sum(watts for name, watts in measured.items() if name in parts)
+    wholes = {name: watts for name, watts in measured.items() if name not in parts}
     below = [name for name, watts in wholes.items() if watts < parts_w * (1 - _APART)]
     apart = wholes and max(wholes.values()) > min(wholes.values()) * (1 + _APART)
     if not below and not apart:
