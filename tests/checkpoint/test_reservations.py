@@ -7,6 +7,7 @@ import errno
 import socket
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -112,6 +113,27 @@ def test_the_next_manager_knows_what_the_last_one_has_reserved(
     assert again.whole(OTHER, [adopted]) == []
     left = {path.name for path in tmp_path.iterdir() if path.suffix != ".unused"}
     assert left == {f"{adopted}.segment", "one.open"}
+
+
+def test_the_next_manager_keeps_what_records_name_and_nothing_else_of_their_versions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    segments, before, (named, unheard, _, other) = made(tmp_path, ONE, ONE, ONE, OTHER)
+    for name in (named, unheard):
+        before.seal(name)
+    old = segments.reserve(10)
+    cut_off = tmp_path / f"{OTHER}.version.new"
+    cut_off.touch()
+    record = SimpleNamespace(id=ONE, segments=lambda: {"here": {named, old}})
+    monkeypatch.setattr(reservations, "read_records", lambda folder: [record])
+    monkeypatch.setattr(reservations, "parse", lambda text: text)
+    segments = Segments(str(tmp_path), 10**6)
+    there = Reservations(segments)
+    assert there.take_up() == [unheard]
+    assert set(segments.names()) == {named, old, unheard, other}
+    assert not cut_off.exists()
+    with pytest.raises(CheckpointError, match=f"version {ONE} is not written any more"):
+        there.add(segments.reserve(10), ONE, 10)
 
 
 def test_where_a_record_is_damaged_nobody_knows_what_is_needed(tmp_path: Path) -> None:

@@ -45,6 +45,14 @@ class OwnWay:
         return {}
 
 
+class Table(dict):
+    """A mapping of a user's."""
+
+
+class Rows(list):
+    """A list of a user's."""
+
+
 class Colour(enum.Enum):
     RED = 1
 
@@ -85,9 +93,13 @@ def test_a_list_that_holds_itself_is_given_up():
 
 @pytest.mark.parametrize(
     "value",
-    [Weights(), [Weights()], OwnWay(), {"a": OwnWay()}, threading.Lock(), (n for n in range(3)), lambda: 1],
+    [
+        Weights(), [Weights()], OwnWay(), {"a": OwnWay()}, {OwnWay(): 1}, Pair(1, OwnWay()),
+        Table(a=OwnWay()), Rows([OwnWay()]), Measures(0.5, [OwnWay()]),
+        threading.Lock(), (n for n in range(3)), lambda: 1,
+    ],
     ids=lambda value: type(value).__name__,
-)
+)  # fmt: skip
 def test_what_may_be_large_or_slow_to_pickle_is_passed_over_and_not_even_asked(value):
     assert to_content(value, LIMIT) is None
     assert not OwnWay.asked
