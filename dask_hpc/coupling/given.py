@@ -7,6 +7,7 @@ import atexit
 import os
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,14 +25,19 @@ from dask_hpc_policies.params import shown
 
 #: A connection may take so many seconds however short the program waits.
 _CONNECT_S = 1.0
+#: How often one looks for a scheduler's file, in seconds.
+_LOOK_S = 0.05
 #: Letters of why one has failed.
 _WHY = 500
 #: Those that were made in this process, and are there.
 _sources = weakref.WeakSet[Any]()
 
 
-def address_of(scheduler: Any) -> str:
+def address_of(scheduler: Any, timeout_s: float) -> str:
     """The address of the scheduler, which is given or stands in the file that is given.
+
+    A scheduler may be started with its programs: one that has not written its file in full is waited for as
+    long as one that does not answer.
 
     Raises
     ------
@@ -44,7 +50,16 @@ def address_of(scheduler: Any) -> str:
             f"scheduler is {shown(scheduler)}; needed: its address, such as 'tcp://login1:8786', or the path "
             "of its file"
         )
-    return text if "://" in text or (":" in text and not os.path.exists(text)) else address_in(text)
+    if "://" in text or (":" in text and not os.path.exists(text)):
+        return text
+    until_s = time.monotonic() + min(timeout_s, connect_s(timeout_s))
+    while True:
+        try:
+            return address_in(text)
+        except ValueError:
+            if time.monotonic() >= until_s:
+                raise
+        time.sleep(_LOOK_S)
 
 
 def connection_of(security: Any) -> dict[str, Any]:

@@ -64,7 +64,8 @@ class Source:
     security
         A `distributed.Security` for TLS. None: what Dask's configuration says.
     timeout
-        Seconds to wait for the flow and the other producers; for the scheduler no longer than Dask waits.
+        Seconds to wait for the flow and the other producers; for the scheduler, or its file, no longer than
+        Dask waits (``distributed.comm.timeouts.connect``).
     copies
         Whether blocks that go over the connection are copied here, and those in a ring that becomes too small
         for later ones, so that they can be sent again when their worker is lost: those of as many of the
@@ -99,7 +100,7 @@ class Source:
         self.name, self.timeout_s = checked_name(name), checked_seconds("timeout", timeout)
         self.size = checked_number("size", size, 1, _RANKS)
         self.rank = checked_number("rank", rank, 0, self.size - 1)
-        self._scheduler, self._security = address_of(scheduler), connection_of(security)
+        self._security, self._scheduler = connection_of(security), address_of(scheduler, self.timeout_s)
         self._token, self._process = uuid.uuid4().hex, os.getpid()
         # with epoll, a child that is forked and closes its copy of the connection closes it for us as well
         self._loop, self._calls = asyncio.SelectorEventLoop(selectors.PollSelector()), threading.Lock()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import dask_hpc
+from dask_hpc.coupling import given
 from dask_hpc.coupling import source as of_source
 from dask_hpc.coupling.kept import Kept
 from dask_hpc.errors import CouplingError
@@ -74,3 +76,9 @@ def test_a_source_keeps_of_what_a_lost_worker_had_only_what_the_next_one_asks_fo
     told = {"worker": HERE, "flow": "id", "place": 0, "members": [0], "fields": [], "slots": 2, "again": [5]}
     assert asyncio.run(source._connected(told))
     assert list(source._kept) == [5]
+
+
+def test_a_scheduler_that_has_not_written_its_file_yet_is_waited_for(monkeypatch, tmp_path: Path) -> None:
+    path, texts = tmp_path / "scheduler.json", ['{"address": "tcp', '{"address": "tcp://127.0.0.1:1"}']
+    monkeypatch.setattr(given.time, "sleep", lambda _: path.write_text(texts.pop(0)))
+    assert given.address_of(path, 60) == "tcp://127.0.0.1:1"
