@@ -76,7 +76,8 @@ class Choosing:
         if not force:
             self._keep_one(choice)
             return choice
-        # no job is asked, so none is left with nodes that it cannot use
+        # no job is asked to shrink, so none gives up more than leaves
+        choice.groups = [[node for node in group if node.id not in choice.spare] for group in choice.groups]
         choice.spare.clear()
         should_stay = [node for node in state.nodes.unheld() if node.id in choice.refused]
         unpinned = [node for node in should_stay if self._pins.why(node) is None]
