@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from sensor_trees import Powercap, cray, device
 
 from dask_hpc.slurm.energy import parse_node_watts, parse_step_joules
+from dask_hpc.worker.power import files
 from dask_hpc.worker.power.cray import Cray
 from dask_hpc.worker.power.figures import Figure, Meter, SensorError, Source
 from dask_hpc.worker.power.hwmon import Hwmon
@@ -116,6 +118,24 @@ def test_accelerators_are_a_part_of_the_host(tmp_path: Path) -> None:
 
     with pytest.raises(SensorError, match="NVML says: Driver Not Loaded"):
         Nvml(Gone()).read()
+
+
+def test_without_the_library_of_accelerators_it_is_said_which_one_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    with pytest.raises(SensorError, match="nvidia-ml-py is not installed"):
+        Nvml().read()
+
+
+def test_files_that_are_read_again_and_again_are_closed(tmp_path: Path) -> None:
+    (tmp_path / "energy_uj").write_text("5\n")
+    os.mkfifo(tmp_path / "pipe")
+    before = os.listdir("/proc/self/fd")
+    assert files.number(tmp_path / "energy_uj") == 5
+    with pytest.raises(OSError, match="it is no file"):
+        files.opened(tmp_path / "pipe")
+    assert len(os.listdir("/proc/self/fd")) == len(before)
 
 
 def test_auto_takes_the_first_that_says_something_and_the_next_when_it_ends(tmp_path: Path) -> None:

@@ -84,3 +84,12 @@ def test_rows_reach_from_the_beginning_to_now_however_long_that_is() -> None:
     assert times[-1] > 3960
     assert len(times) >= MOST_ROWS // 2 - 1
     assert max(b - a for a, b in pairwise(times)) == times[1]
+    # those that have come last are about as far apart
+    assert times[1] <= 8 * (times[-1] - times[-2])
+
+
+def test_rows_are_a_quarter_of_a_second_apart_at_first() -> None:
+    recent = Recent()
+    for number in range(11):
+        recent.add(Sample(number / 10, "measured", 1.0), None, None)
+    assert [row[0] for row in recent.rows] == [0.0, 0.3, 0.6, 0.9]
