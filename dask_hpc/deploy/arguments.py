@@ -40,7 +40,7 @@ def check_adapt(options: Mapping[str, Any]) -> None:
     for name in bounds:
         if (value := options.get(name)) is None:
             continue
-        if not _is_count(value) and value != math.inf:
+        if not _is_count(value) and (name, value) != ("maximum", math.inf):
             raise ValueError(f"{name} is {value!r}; allowed: a whole number of workers, 0 or more")
         bounds[name] = value
     low, high = bounds.values()
