@@ -119,6 +119,22 @@ def test_where_ends_are_known_nobody_delays_the_head() -> None:
     assert sizes(picture, decide(picture))["long"] == 2, "one that has ended by then takes none"
 
 
+def test_what_cannot_be_shrunk_takes_no_node_that_the_head_is_to_have() -> None:
+    busy = replace(rigid("busy", 6, remaining_s=100.0), state="running", nodes=6)
+    head = rigid("head", 7, submit_s=1.0, walltime_s=50.0)
+    # when it starts three nodes are left over
+    beside = waiting("beside", 1, 4, submit_s=2.0, kind="moldable", walltime_s=1000.0)
+    other = replace(beside, id="other", submit_s=3.0)
+    for jobs in ((beside,), (beside, other)):
+        picture = view(4, busy, head, *jobs)
+        found = sizes(picture, decide(picture))
+        assert all(found[job.id] for job in jobs)
+        assert sum(found[job.id] for job in jobs) == 3
+    for free in (replace(beside, walltime_s=90.0), replace(beside, kind="malleable")):
+        picture = view(4, busy, head, free)
+        assert sizes(picture, decide(picture))["beside"] == 4
+
+
 def test_nobody_delays_a_head_that_waits_for_nodes_which_come_back() -> None:
     head, long = rigid("head", 4), rigid("long", 2, submit_s=1.0, walltime_s=50.0)
     short = rigid("short", 2, submit_s=2.0, walltime_s=5.0)

@@ -123,7 +123,7 @@ class FairSession:
         self.scans += 1
         starting = choose(plan, parts, params) if waiting else []
         if starting:
-            parts = with_beginners(plan, parts, starting, params)
+            parts = with_beginners(plan, parts, starting)
         else:
             cooldown_s = params["cooldown_s"]
             keep_sizes(

@@ -33,9 +33,9 @@ from dataclasses import dataclass, field
 
 from dask_hpc_policies.decision import UNEXPLAINED, Decision, Expand, Reason, ReasonCode, Shrink
 from dask_hpc_policies.jobs.constraints import largest_at_most
-from dask_hpc_policies.model import ClusterSnapshot, JobView
-from dask_hpc_policies.rules.admission import Pass, needed_nodes
-from dask_hpc_policies.rules.fair.shares import Part, divide_parts, holders, part_of
+from dask_hpc_policies.model import ClusterSnapshot
+from dask_hpc_policies.rules.admission import Pass
+from dask_hpc_policies.rules.fair.shares import Part, divide_parts, holders
 from dask_hpc_policies.rules.fair.starting import choose
 from dask_hpc_policies.rules.fair.terms import Params, repays
 from dask_hpc_policies.rules.requests import answer_for_more, grant_fewer
@@ -59,12 +59,12 @@ def decide(view: ClusterSnapshot, state: FairState, params: Params) -> tuple[Dec
     held = holders(plan, params)
     starting = choose(plan, held, params) if plan.waiting else []
     # what evolving jobs ask for comes from what the starts leave over
-    kept = min(plan.idle_nodes, sum([needed_nodes(job) or 0 for job in starting]))
+    kept = min(plan.idle_nodes, sum([part.low for part in starting]))
     plan.idle_nodes -= kept
     answer_for_more(plan)
     plan.idle_nodes += kept
     if starting:
-        parts = with_beginners(plan, held, starting, params)
+        parts = with_beginners(plan, held, starting)
     else:
         parts = held
         keep_sizes([part for part in held if part.resizable and _cools(seen[part.job.id], view, params)])
@@ -86,22 +86,11 @@ def keep_sizes(parts: Collection[Part]) -> None:
         part.low = part.high = part.job.nodes
 
 
-def with_beginners(
-    plan: Pass, held: Sequence[Part], starting: Collection[JobView], params: Params
-) -> list[Part]:
+def with_beginners(plan: Pass, held: Sequence[Part], starting: Collection[Part]) -> list[Part]:
     """All named jobs that hold nodes or start now, in order of service, with the sizes they may have."""
     parts = {part.job.id: part for part in held}
-    parts |= {job.id: _beginner(job, params) for job in starting}
+    parts |= {part.job.id: part for part in starting}
     return [parts[job.id] for job in plan.view.jobs if job.id in parts]
-
-
-def _beginner(job: JobView, params: Params) -> Part:
-    """A job that starts now."""
-    low = high = needed_nodes(job) or 0
-    if not job.is_default and job.start_nodes is None:
-        most = min(job.max_nodes, job.preferred_nodes or job.max_nodes)
-        high = largest_at_most(job.constraint, most, low) or low
-    return part_of(job, low, high, params, starts=True)
 
 
 def _reclaimable(plan: Pass, parts: Collection[Part]) -> int:

@@ -9,9 +9,9 @@ the user's share (`users`).
 
 The first job that does not fit is the head. When the expected ends of what runs tell when it can start, that
 time is its reservation, as in EASY backfilling (Lifka 1995): jobs behind it start only where they do not
-delay it. When nothing tells, which is so where people declare nothing, jobs behind it start, but none behind
-a job that has waited longer than the patience, unless that asks for more nodes than there are: until they
-come nothing that ends helps it.
+delay it, and those that cannot be shrunk on no more nodes than that allows. When nothing tells, which is so
+where people declare nothing, jobs behind it start, but none behind a job that has waited longer than the
+patience, unless that asks for more nodes than there are: until they come nothing that ends helps it.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ from collections.abc import Sequence
 from math import inf, nextafter
 
 from dask_hpc_policies.decision import Reason, ReasonCode
+from dask_hpc_policies.jobs.constraints import largest_at_most
 from dask_hpc_policies.model import JobView
 from dask_hpc_policies.rules.admission import Pass, needed_nodes
-from dask_hpc_policies.rules.fair.shares import Part
+from dask_hpc_policies.rules.fair.shares import Part, part_of
 from dask_hpc_policies.rules.fair.terms import Params, level, overdue
 from dask_hpc_policies.rules.fair.users import Shares
 from dask_hpc_policies.rules.reservation import Shadow, expected_s, shadow
 from dask_hpc_policies.wording import counted
 
 
-def choose(plan: Pass, held: Sequence[Part], params: Params) -> list[JobView]:
-    """The waiting jobs that start now, at their smallest sizes or more; the others get their reasons.
+def choose(plan: Pass, held: Sequence[Part], params: Params) -> list[Part]:
+    """The waiting jobs that start now, with the sizes that they may have; the others get their reasons.
 
     `Pass.head` is the first that does not fit. `held` are the jobs that hold nodes.
     """
@@ -53,6 +54,7 @@ def choose(plan: Pass, held: Sequence[Part], params: Params) -> list[JobView]:
                 plan.reasons[job.id] = shares.reason(job)
         elif line.offer(job, need):
             shares.start(job, need)
+    line.spread()
     return line.starting
 
 
@@ -70,7 +72,9 @@ class _Line:
         self._supply = plan.idle_nodes + sum([part.job.nodes - part.low for part in held])
         #: Nodes that are idle or held; more are there while some change hands.
         self._known = plan.idle_nodes + sum([part.job.nodes for part in held])
-        self.starting: list[JobView] = []
+        self.starting: list[Part] = []
+        #: Those of them that have their nodes for as long as they run, also when the head is to start.
+        self._lasting: list[Part] = []
 
     def futile(self) -> bool:
         """Whether nobody fits, and nobody is told so who asks for more nodes."""
@@ -83,9 +87,11 @@ class _Line:
         plan, promise = self._plan, self._promise
         if need <= self._supply and (promise is None or self._beside(job, need, promise)):
             self._supply -= need
-            self.starting.append(job)
+            self.starting.append(part := _beginner(job, need, self._params))
             if promise is not None and plan.view.now_s + expected_s(job) > promise.start_s:
                 self._promise = Shadow(promise.start_s, promise.extra_nodes - need)
+                if job.kind != "malleable":
+                    self._lasting.append(part)
             return True
         self._blocked = self._blocked or self._blocks(job, need)
         if promise is None:
@@ -94,6 +100,14 @@ class _Line:
         elif not plan.view.brief:
             plan.reasons[job.id] = _held(plan, need, self._supply)
         return False
+
+    def spread(self) -> None:
+        """Bound the sizes of jobs that cannot be shrunk for the head to what that leaves them."""
+        left = 0 if self._promise is None else self._promise.extra_nodes
+        for part in self._lasting:
+            reach = min(part.high, part.low + left)
+            part.high = part.most = largest_at_most(part.job.constraint, reach, part.low) or part.low
+            left -= part.high - part.low
 
     def _blocks(self, job: JobView, need: int) -> bool:
         """Whether no job starts behind one that does not fit, unless it is known when that can start."""
@@ -105,6 +119,15 @@ class _Line:
         if promise.start_s == inf:
             return not self._blocked
         return need <= promise.extra_nodes or self._plan.view.now_s + expected_s(job) <= promise.start_s
+
+
+def _beginner(job: JobView, need: int, params: Params) -> Part:
+    """A job that starts now."""
+    high = need
+    if not job.is_default and job.start_nodes is None:
+        most = min(job.max_nodes, job.preferred_nodes or job.max_nodes)
+        high = largest_at_most(job.constraint, most, need) or need
+    return part_of(job, need, high, params, starts=True)
 
 
 def _in_turn(plan: Pass, held: Sequence[Part], params: Params) -> list[tuple[JobView, int]]:
@@ -126,7 +149,7 @@ def _in_turn(plan: Pass, held: Sequence[Part], params: Params) -> list[tuple[Job
     return [(job, need) for _, job, need in keyed]
 
 
-def _promise(plan: Pass, need: int, supply: int, starting: Sequence[JobView], held: Sequence[Part]) -> Shadow:
+def _promise(plan: Pass, need: int, supply: int, starting: Sequence[Part], held: Sequence[Part]) -> Shadow:
     """The head's reservation: what running jobs can give counts as free, the rest of them when they end."""
     now_s = plan.view.now_s
     soon_s = nextafter(now_s, inf)
@@ -136,10 +159,10 @@ def _promise(plan: Pass, need: int, supply: int, starting: Sequence[JobView], he
         if part.job.remaining_s is not None
     ]
     ends += [(max(soon_s, t_s), 1) for t_s in plan.view.returns_s]
-    for job in starting:
-        seconds = expected_s(job)
+    for part in starting:
+        seconds = expected_s(part.job)
         if seconds < inf:
-            ends.append((max(soon_s, now_s + seconds), needed_nodes(job) or 0))
+            ends.append((max(soon_s, now_s + seconds), part.low))
     ends.sort()
     return shadow(need, supply, ends)
 
