@@ -6,6 +6,7 @@ answer to an empty line. Whoever reads JSON is never asked.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Iterable
@@ -60,7 +61,7 @@ def check_plot(path: Path, made: Path | None = None) -> None:
 
 
 def check_folder(folder: Path | None) -> None:
-    """Make the folder that files are to be written into: asked before hours are spent on what they hold.
+    """See whether files can be written into a folder, which is made with them: before hours are spent on it.
 
     Raises
     ------
@@ -69,13 +70,14 @@ def check_folder(folder: Path | None) -> None:
     """
     if folder is None:
         return
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        why = "" if os.access(folder, os.W_OK | os.X_OK) else "permission denied"
-    except OSError as error:
-        why = error.strerror or str(error)
-    if why:
-        raise click.ClickException(f"{folder}: nothing can be written there: {why}")
+    there = next(path for path in (folder, *folder.absolute().parents) if os.path.exists(path))
+    if not there.is_dir():
+        why = os.strerror(errno.ENOTDIR)
+    elif not os.access(there, os.W_OK | os.X_OK):
+        why = os.strerror(errno.EACCES)
+    else:
+        return
+    raise click.ClickException(f"{folder}: nothing can be written there: {why}")
 
 
 def can_ask() -> bool:
