@@ -81,6 +81,14 @@ def in_workers(options: Mapping[str, Any], **each: Callable[[], float]) -> dict[
     return found
 
 
+def adapt_options(options: Mapping[str, Any], **each: Callable[[], float]) -> dict[str, Any]:
+    """Options of `adapt`, checked, with bounds as whole numbers of workers; raises as these checks do."""
+    check_adapt(options)
+    found = in_workers(options, **each)
+    check_adapt(found)
+    return {name: as_whole(value) for name, value in found.items()}
+
+
 def _amount(name: str, value: Any) -> float:
     if not name.endswith("memory"):
         check_counts(**{name: value})

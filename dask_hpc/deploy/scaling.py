@@ -10,6 +10,7 @@ import asyncio
 import logging
 import math
 import weakref
+from collections import Counter
 from collections.abc import Generator, Iterable
 from contextlib import suppress
 from contextvars import ContextVar
@@ -21,14 +22,7 @@ from distributed.deploy.cluster import Cluster
 from distributed.deploy.spec import NoOpAwaitable
 
 from dask_hpc.deploy.adaptive import PolicyAdaptive
-from dask_hpc.deploy.arguments import (
-    as_whole,
-    check_adapt,
-    check_counts,
-    check_flags,
-    check_scale,
-    in_workers,
-)
+from dask_hpc.deploy.arguments import adapt_options, check_counts, check_flags, check_scale
 from dask_hpc.deploy.sizes import Sizes
 from dask_hpc.deploy.specified import DEFAULT_POOL
 from dask_hpc.deploy.with_runtime import WithRuntime
@@ -52,6 +46,8 @@ class SafeScaling(WithRuntime, Sizes):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         #: Whether what was asked for last is to be had by force, by pool.
         self._force: dict[str, bool] = {}
+        #: How often somebody has asked for a size, by pool; what the load wants does not count.
+        self._asked: Counter[str] = Counter()
         #: Set when none of the workers of a pool that are too many could leave.
         self._stuck: dict[str, asyncio.Event] = {}
         #: What makes each pool smaller.
@@ -180,6 +176,7 @@ class SafeScaling(WithRuntime, Sizes):
             return self.sync(self._rehearse, pool, n)
         if pool == DEFAULT_POOL:
             self._warn_if_adaptive()
+        self._asked[pool] += not getattr(self._adaptive, "scaling", False)
         _RESIZED.set(frozenset(ref for ref in _RESIZED.get() if ref() is not None) | {weakref.ref(self)})
         self._stuck.setdefault(pool, asyncio.Event()).clear()
         self._wanted[pool] = n
@@ -200,7 +197,7 @@ class SafeScaling(WithRuntime, Sizes):
     async def let_go(self, workers: Iterable[Any], **cause: str) -> None:
         """`scale_down`, as the scheduler does it: stock's retirement where the runtime was uninstalled."""
         specs = {self._spec_of(name) for name in workers}
-        pools = {self._pool_of(spec) for spec in specs}
+        asked = {pool: self._asked[pool] for pool in map(self._pool_of, specs)}
         if self._starting(specs):
             await self._open()
         if self.has_runtime:
@@ -211,9 +208,12 @@ class SafeScaling(WithRuntime, Sizes):
         await cast(Any, self.scheduler_comm).retire_workers(names=names, **how)
         stay = await self._there()
         gone = [spec for spec in specs if not any(str(name) in stay for name in self._workers_of(spec))]
+        anew = [pool for pool in asked if self._asked[pool] != asked[pool]]
         # before they are forgotten, which takes a while: whoever looks meanwhile would replace them
-        self._want_no_more(pools, gone)
+        self._want_no_more(asked.keys() - anew, gone)
         await self._forget(gone)
+        for pool in anew:
+            await self._adjust(pool)  # these were counted as there when that size was asked for
 
     def adapt(self, Adaptive: Any = PolicyAdaptive, *args: Any, **kwargs: Any) -> Any:
         """Follow the load; as in stock, but by the pool policy, and shrinking loses nothing.
@@ -222,10 +222,7 @@ class SafeScaling(WithRuntime, Sizes):
         set, a small multiple of the time that they have taken to come. See `dask_hpc.PolicyAdaptive`.
         """
         if isinstance(Adaptive, type) and issubclass(Adaptive, PolicyAdaptive):
-            check_adapt(kwargs)
-            kwargs = in_workers(kwargs, cores=self._threads_per_worker, memory=self._memory_per_worker)
-            check_adapt(kwargs)
-            kwargs = {name: as_whole(value) for name, value in kwargs.items()}
+            kwargs = adapt_options(kwargs, cores=self._threads_per_worker, memory=self._memory_per_worker)
         adaptive = super().adapt(Adaptive, *args, **kwargs)
         if self._excess(DEFAULT_POOL) > 0:
             # that size is not asked for any more: those that can stay do, until the load wants fewer

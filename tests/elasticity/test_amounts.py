@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections import Counter
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -302,15 +303,14 @@ class Bare:
     """A cluster of which only what a test gives is there."""
 
     def __init__(self, **parts: Any) -> None:
-        vars(self).update(parts)
+        vars(self).update({"_adaptive": None, "_asked": Counter()} | parts)
 
 
 def test_why_nodes_have_stayed_is_told_no_more_once_nobody_has_to_go() -> None:
     for excess, told in ((1, {"node": "pinned"}), (0, {}), (-1, {})):
         releases = SimpleNamespace(refused={"node": "pinned"})
-        cluster: Any = Bare(
-            _stuck={"": asyncio.Event()}, _wanted={}, _force={}, _releases=releases, asynchronous=False
-        )
+        stuck = {"": asyncio.Event()}
+        cluster: Any = Bare(_stuck=stuck, _wanted={}, _force={}, _releases=releases, asynchronous=False)
         cluster._excess = lambda pool, excess=excess: excess
         cluster.forget_ended = cluster._warn_if_adaptive = cluster._adjust = lambda: None
         grown: dict[str, float] = {}

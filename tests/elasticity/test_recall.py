@@ -68,6 +68,23 @@ def test_those_that_stay_take_tasks_again_and_can_leave_later() -> None:
     asyncio.run(run())
 
 
+def test_a_size_that_is_asked_for_while_others_leave_is_had_in_the_end() -> None:
+    async def run() -> None:
+        async with shrinkable(4) as made:
+            gate = Gate()
+            held = await made.held(4, gate)
+            # as an adaptive cluster lets them go, which is stopped then
+            leaving = asyncio.ensure_future(made.cluster.scale_down(list(made.cluster.worker_spec)[:2]))
+            await until(lambda: draining(made) == 2, "two are being drained")
+            made.cluster.scale(3)
+            gate.open()
+            assert await within(made.client.gather(held)) == [0, 1, 2, 3]
+            await within(leaving)
+            await made.size(3)
+
+    asyncio.run(run())
+
+
 def test_the_nodes_of_a_job_stay_with_it() -> None:
     async def run() -> None:
         async with shrinkable(4) as made:
