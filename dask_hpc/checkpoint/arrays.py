@@ -22,6 +22,8 @@ def plan_array(path: str, array: Any) -> Array:
     dtype = np.dtype(array.dtype)
     masked = isinstance(array._meta, np.ma.MaskedArray)
     known = type(array._meta) is np.ndarray or masked and dtype.kind not in "OT"
+    # of records with Python values among their fields nothing but pickling gives those back
+    known = known and (dtype.kind in "OT" or not dtype.hasobject)
     told = to_json(dtype) if known and -1 not in shape and (dtype.itemsize or dtype.kind == "T") else None
     if told is None:
         return Array(path, "opaque", None, shape, chunks)

@@ -19,6 +19,7 @@ from dask_hpc.checkpoint.dtypes import unpickled
 from dask_hpc.checkpoint.opening import open_checkpoint
 from dask_hpc.checkpoint.store import Store
 from dask_hpc.checkpoint.verify import verify
+from dask_hpc.errors import CheckpointError
 
 
 def same(found: Any, expected: Any) -> None:
@@ -54,6 +55,16 @@ def test_text_with_gaps_comes_back_in_an_array_and_in_a_variable(tmp_path: Path)
     for each in (found, variable.data):
         assert each.dtype == each.compute(scheduler="sync").dtype == values.dtype
         assert each.compute(scheduler="sync").tolist() == ["abc", None, "d"]
+
+
+def test_records_with_python_values_among_their_fields_come_back(tmp_path: Path) -> None:
+    values = np.array([(1, "a"), (2, None), (3, {})], [("n", "i4"), ("o", "O")])
+    path = save(da.from_array(values, chunks=2), tmp_path).path
+    with pytest.raises(CheckpointError, match="allow_pickle=True"):
+        open_checkpoint(path)
+    found = open_checkpoint(path, allow_pickle=True)
+    assert found.dtype == values.dtype
+    same(found.compute(scheduler="sync"), values)
 
 
 def test_what_is_no_pickled_dtype_or_is_not_trusted_is_refused() -> None:
