@@ -211,7 +211,6 @@ class FolderExchange:
     def _release(self) -> None:
         if self._lock is not None:
             self._lock.release()
-            self._lock = None
 
 
 def _checked(word: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 from contextlib import suppress
@@ -149,6 +150,21 @@ def test_a_flipped_byte_in_a_pack_is_never_another_value(tmp_path: Path) -> None
         file.write_bytes(raw)
     export(version, tmp_path / "copy")
     np.testing.assert_equal(dask.compute(open_checkpoint(tmp_path / "copy", allow_pickle=True))[0], values)
+
+
+def test_all_blocks_are_counted_and_what_is_wrong_with_a_pack_is_told_once(tmp_path: Path) -> None:
+    path = save_values(Store(tmp_path), [{"a": 1}, "text", None])
+    version = Store(tmp_path).find("values")
+    told: list[tuple[int, int]] = []
+    assert verify(version, lambda *counts: told.append(counts)) == []
+    assert told == [(1, 3), (2, 3), (3, 3)]
+    (pack,) = [file for file in Path(path, "data").rglob("*") if file.is_file() and file.name != "zarr.json"]
+    (document,) = [parent / "zarr.json" for parent in pack.parents if (parent / "zarr.json").exists()][:1]
+    document.write_text("{}")
+    assert [problem.path for problem in verify(version)] == [str(document.relative_to(path))]
+    pack.unlink()
+    os.mkfifo(pack)
+    assert verify(version)[0].path == str(document.relative_to(path))  # nobody waits for who writes to it
 
 
 def test_a_copy_has_the_blocks_of_all_arrays(tmp_path: Path) -> None:

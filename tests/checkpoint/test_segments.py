@@ -140,6 +140,17 @@ def test_a_segment_that_was_given_up_is_never_used_again_and_others_have_their_p
     segments.reserve(PAGE)
 
 
+def test_a_segment_that_is_made_shorter_keeps_whole_pages_and_its_beginning(tmp_path):
+    segments = Segments(str(tmp_path), 4 * PAGE)
+    name = segments.reserve(4 * PAGE)
+    put(tmp_path, name, b"begins")
+    segments.shrink(uuid.uuid4().hex, 0)
+    segments.shrink(name, PAGE + 1)
+    assert os.stat(segment_path(str(tmp_path), name)).st_size == 2 * PAGE
+    assert got(tmp_path, name, 0, 6) == b"begins"
+    segments.reserve(2 * PAGE)
+
+
 def test_what_nobody_needs_makes_room_for_what_does_not_fit_into_it(tmp_path):
     segments = Segments(str(tmp_path), 4 * PAGE)
     small = [segments.reserve(PAGE) for _ in range(4)]
