@@ -72,19 +72,6 @@ def test_a_release_lets_no_more_nodes_go_than_were_asked_for(constraint: str, co
     asyncio.run(run())
 
 
-def test_by_force_no_more_nodes_go_than_were_asked_for_either() -> None:
-    async def run() -> None:
-        async with shrinkable(4) as made:
-            runtime = await dask_hpc.install(made.client, "fcfs")
-            async with runtime.job("fit", nodes=4, min_nodes=1, max_nodes=4, constraint="pof2") as job:
-                await until(lambda: _held(made, job) == 4, "it runs on all nodes")
-                answer = await made.cluster.ask("release", count=1, force=True)
-                assert len(answer["released"]) == 1
-                assert len(made.scheduler.workers) == 3
-
-    asyncio.run(run())
-
-
 def test_of_all_nodes_the_one_with_most_data_is_not_even_asked_to_leave() -> None:
     async def run() -> None:
         async with shrinkable(3) as made:

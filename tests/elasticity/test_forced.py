@@ -11,7 +11,9 @@ import pytest
 from elastic_clusters import Shrinkable, shrinkable
 from elastic_work import Gate, Ledger, MovingLedger, result_of, until, within
 
+import dask_hpc
 from dask_hpc.scheduler.leaving import actors
+from dask_hpc.scheduler.rpc.service import of
 
 
 def departures(made: Shrinkable, address: str) -> list[dict[str, Any]]:
@@ -157,3 +159,17 @@ def test_an_actor_that_cannot_move_after_all_is_named_with_the_reason_in_words()
         actors.logger.removeHandler(handler)
     [why] = [line for line in said if "has not moved" in line]
     assert why.endswith("RuntimeError('a lock is held')")
+
+
+def test_by_force_no_more_nodes_go_than_were_asked_for_either() -> None:
+    async def run() -> None:
+        async with shrinkable(4) as made:
+            runtime = await dask_hpc.install(made.client, "fcfs")
+            async with runtime.job("fit", nodes=4, min_nodes=1, max_nodes=4, constraint="pof2") as job:
+                state = of(made.scheduler).engine.state
+                await until(lambda: state.nodes_up(state.jobs.find(job.id)) == 4, "it runs on all nodes")
+                answer = await made.cluster.ask("release", count=1, force=True)
+                assert len(answer["released"]) == 1
+                assert len(made.scheduler.workers) == 3
+
+    asyncio.run(run())
