@@ -198,8 +198,10 @@ def test_what_somebody_else_has_made_is_neither_read_nor_taken_for_the_disk_of_a
     assert disk.linked(memory) is None
     other = Segments(str(memory), 4 * PAGE).reserve(PAGE)
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    files = psutil.Process().num_fds()
     with pytest.raises(OSError, match="it is no file of this user"):
         got(memory, other, 0, 6)
+    assert psutil.Process().num_fds() == files
 
 
 def test_a_file_system_without_a_limit_has_room(tmp_path, monkeypatch):
