@@ -33,7 +33,8 @@ def check_runtime(client: Client) -> list[Finding]:
     try:
         status = dask_hpc.runtime(client).status()
     except InstallError as error:
-        return [Finding("runtime", "warn", f"not switched on there: {error}", "dask_hpc.install(client)")]
+        remedy = "one version of dask-hpc here and there, then dask_hpc.install(client)"
+        return [Finding("runtime", "warn", f"cannot be reached from here: {error}", remedy)]
     found = [Finding("runtime", "ok", f"switched on, policy {status['policy']['policy']}"), panels(status)]
     for part, why in status["section_failures"].items():
         found.append(Finding(f"part {part}", "warn", f"cannot tell its state: {why}"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from saved import save, save_values
 
 import dask_hpc
 from dask_hpc.checkpoint.store import Store
+from dask_hpc.doctor.cluster import check_runtime
 
 ASK = {
     "status": [],
@@ -253,6 +255,19 @@ def test_a_running_cluster_is_asked_from_outside(client: Client, s: Any) -> None
     finally:
         stop.set()
         runtime.uninstall()
+
+
+def test_doctor_says_of_a_runtime_of_another_version_that_it_is_one(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dask_hpc.install(client)
+    # the package has a function of the module's name
+    monkeypatch.setattr(sys.modules["dask_hpc.client.runtime"], "__version__", "0.0.1")
+    (found,) = check_runtime(client)
+    assert (found.name, found.verdict) == ("runtime", "warn")
+    assert f"the client has dask_hpc 0.0.1, the scheduler {dask_hpc.__version__}" in found.text
+    assert "switched" not in found.text
+    assert "one version" in found.remedy
 
 
 def test_a_setting_that_is_given_twice_is_refused(client: Client, s: Any) -> None:
