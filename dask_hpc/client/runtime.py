@@ -291,7 +291,7 @@ class Runtime(PowerMethods, CouplingMethods):
         return self.channel.sync("decisions", job=None if job is None else job_of(job), limit=limit)
 
     def status(self) -> Any:
-        """State of the runtime: policy, settings, nodes, counts, what came of forecasts (``forecasts``)."""
+        """State of it all: policy, settings, counts, what came of ``forecasts``, nodes if ``awake``."""
         return self.channel.sync("status")
 
     def io(self) -> Any:
