@@ -217,7 +217,8 @@ def _stored(
 def _caught(array: Array, number: int, value: Any) -> Written | Exception:
     """A block without bytes, which has no file."""
     try:
-        to_bytes(array, number, value)
+        if not isinstance(value, Payload):
+            to_bytes(array, number, value)
         return Written(0, 0, 0)
     except ValueError as error:
         return error

@@ -190,14 +190,15 @@ def test_a_block_of_another_version_or_name_is_noticed(key_file: str, tmp_path: 
 
 @pytest.mark.parametrize("services", BOTH)
 def test_an_export_with_the_key_is_plain_zarr(services: str, key_file: str, tmp_path: Path) -> None:
+    nothing = {"nothing": (("y", "none"), da.zeros((12, 0), chunks=(5, 0)))}
     save(content(), tmp_path / "store", services=services)
-    version = save(content(), tmp_path / "store", services=services)
+    version = save(content().assign(nothing), tmp_path / "store", services=services)
     assert version.version == 2
     export(version, tmp_path / "plain", key=sealing.read_key())
     export(version, tmp_path / "as-it-is")
     found = xr.open_zarr(tmp_path / "plain").compute()
-    expected = content().compute()
-    for name in ("shard", "text", "y", "name"):
+    expected = content().assign(nothing).compute()
+    for name in ("shard", "text", "y", "name", "nothing"):
         np.testing.assert_array_equal(found[name].values, expected[name].values)
     with dask.config.set({"hpc.checkpoint.key-file": None}):
         xr.testing.assert_identical(opened(str(tmp_path / "plain")), expected)
