@@ -197,7 +197,6 @@ class TraceFile:
                 # a full disk must not stop the scheduler, and a gap must not pass for a whole trace
                 logger.error("the trace %s ends here, because it could not be written: %s", self.path, error)
                 self._ended = True
-                self._pending.clear()
 
 
 def cannot_write(path: object, why: str) -> TraceError:

@@ -130,6 +130,7 @@ def test_a_cluster_that_runs_takes_them(registered: None) -> None:
         ("meter", ROWS[:1], "is registered with other settings"),
         ("pool", ROWS, "that of another setting"),
         ("tick", ROWS, "that of another setting"),
+        ("tick-s", ROWS, "that of another setting"),
         ("pool-max", [Int("nodes", 1)], "that of another setting"),
         ("twice", [ROWS[0], ROWS[0]], "a name twice"),
         ("Meter", ROWS, "allowed: a-z"),

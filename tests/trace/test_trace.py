@@ -218,6 +218,10 @@ def test_job_runs() -> None:
 def test_job_runs_of_a_trace_without_its_beginning() -> None:
     (run,) = job_runs([event(5.0, "a", "adapting", 3), event(6.0, "a", "completed")])
     assert (run.start_s, run.end_s, run.nodes) == (5.0, 6.0, ((5.0, 3), (6.0, 0)))
+    # nodes that are being left were had, and who takes turns with others has none
+    assert [job_runs([event(5.0, "a", *one)])[0].start_s for one in (("completing", 3), ("running", 0))] == [
+        5.0, 5.0,
+    ]  # fmt: skip
 
 
 def test_pool_steps() -> None:
