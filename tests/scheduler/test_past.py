@@ -133,7 +133,7 @@ def test_a_job_whose_tasks_were_passed_over_holds_them_and_does_not_lend_its_thr
     holds, waits = job_with("LM", "holds"), job_with("Lqr", "waits")
     workers = {
         address: SimpleNamespace(
-            address=address, nthreads=1, processing=(), long_running=(), used_resources={}
+            address=address, nthreads=1, processing=(), long_running=(), resources={}
         )
         for address in ("a", "b")
     }

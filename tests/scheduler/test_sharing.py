@@ -272,7 +272,7 @@ def test_shared_workers_get_what_stock_would_queue_there_with_what_is_about_to_b
         is_default=False, allotment=(), first=lambda: held[0] if held else None, take=held.popleft
     )
     a, b = workers = [
-        SimpleNamespace(address=address, nthreads=1, processing={}, long_running=(), used_resources={})
+        SimpleNamespace(address=address, nthreads=1, processing={}, long_running=(), resources={})
         for address in "ab"
     ]
     # one task is on its way to `a`, which has one thread
@@ -305,7 +305,7 @@ def test_the_room_of_a_worker_is_what_stock_would_send_it_and_its_idle_threads(s
     for threads, tasks, seceded in itertools.product((1, 3, 8, 40), range(12), range(2)):
         away = min(seceded, tasks)
         ws = SimpleNamespace(
-            nthreads=threads, processing=range(tasks), long_running=range(away), used_resources={}
+            nthreads=threads, processing=range(tasks), long_running=range(away), resources={}
         )
         scheduler = SimpleNamespace(running=[ws], WORKER_SATURATION=saturation)
         slots = reads.stock_slots(scheduler, ws)
