@@ -161,6 +161,8 @@ class PolicyAdaptive(distributed.Adaptive):
 
     async def scale_down(self, workers: Any) -> None:
         """Let workers go in the background, each as soon as it can."""
+        if self.state == "stopped":  # while it looked: how many there are is another's to say
+            return
         for names in self.cluster.together(set(workers) - self.leaving):
             self.leaving |= names
             task = asyncio.ensure_future(self._release(names))

@@ -287,6 +287,7 @@ def test_those_on_their_way_out_are_asked_for_besides_and_those_that_stayed_are_
         await asyncio.gather(*adaptive._releases)
         adaptive.state = "stopped"
         await adaptive.scale_up(1)
+        await adaptive.scale_down({"a"})
 
     adaptive = Following(
         plan={"a", "b", "c"},
