@@ -17,6 +17,8 @@ from dask_hpc.errors import CheckpointError
 _PIECE = 4 * 2**20
 #: What file systems say that have no further names for a file, or not as many.
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.EXDEV, errno.EMLINK, errno.ENOSYS}
+#: What they say whose folders cannot be made durable apart: names are as durable there as they make them.
+_NO_SYNC = {errno.EINVAL, errno.EOPNOTSUPP}
 #: What they say when there is no room, or no more may be had.
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -183,6 +185,9 @@ def sync_folder(path: str) -> None:
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _NO_SYNC:
+            raise
     finally:
         os.close(descriptor)
 

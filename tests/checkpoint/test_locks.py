@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import re
+import stat
 import subprocess
 import sys
 import threading
@@ -150,6 +152,23 @@ def test_a_rename_whose_answer_was_lost_was_done(tmp_path: Path, monkeypatch: py
     assert (version.version, verify(version)) == (1, [])
     with pytest.raises(FileNotFoundError):
         rename(str(tmp_path / "nothing"), version.path)
+
+
+def test_a_store_whose_folders_cannot_be_made_durable_apart_takes_versions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said, sync = errno.EINVAL, os.fsync
+
+    def only_files(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(said, os.strerror(said))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", only_files)
+    assert verify(save(da.zeros(4, chunks=2), tmp_path)) == []
+    said = errno.EIO
+    with pytest.raises(CheckpointError, match="Input/output"):
+        save(da.zeros(4, chunks=2), tmp_path)
 
 
 def test_what_was_removed_under_the_next_version_was_written_by_nobody_else(tmp_path: Path) -> None:
