@@ -172,6 +172,8 @@ async def test_a_path_that_hangs_is_refused_and_keeps_nobody(c, s, *workers, tmp
     reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     assert (await update)["policy"]["policy"] == "fcfs"
     await rt.update(trace_path=None)
+    # the one that was refused as well: without a reader it would wait for ever
+    await until(lambda: all(each.name != "hpc-store" for each in threading.enumerate()), "both are open")
     os.close(reader)
 
 
