@@ -9,8 +9,10 @@ from __future__ import annotations
 import io
 import math
 import struct
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 from typing import Any
 
@@ -24,6 +26,8 @@ from dask_hpc.checkpoint.plan import Array, Written
 
 #: Most bytes of the header of an array in NumPy's format.
 _HEADER_BYTES = 1 << 16
+#: Held by who has Python parse one.
+_parses = threading.RLock()
 
 
 def to_bytes(array: Array, number: int, value: Any) -> tuple[list[memoryview], str | None]:
@@ -223,7 +227,7 @@ def _from_npy(where: str, content: np.ndarray) -> np.ndarray:
     try:
         if np.lib.format.read_magic(file) != (2, 0):
             raise ValueError("another version of the format")
-        shape, fortran, dtype = np.lib.format.read_array_header_2_0(file, _HEADER_BYTES)
+        shape, fortran, dtype = _described(file)
         if fortran or dtype.hasobject:
             raise ValueError("another order, or Python values")
         values = content[file.tell() :]
@@ -231,6 +235,22 @@ def _from_npy(where: str, content: np.ndarray) -> np.ndarray:
         return values.view(dtype).reshape(shape) if values.size else np.empty(shape, dtype)
     except ValueError as error:
         raise ValueError(f"{where} is no array as it was written: {error}") from None
+
+
+def _described(file: io.BytesIO) -> Any:
+    """Shape, order and dtype of an array in NumPy's format, of which the magic has been read.
+
+    NumPy has Python parse it, which in Python 3.11 fails now and then where two threads do at once: ours do
+    not, and once more is enough where another one did.
+    """
+    parse = partial(np.lib.format.read_array_header_2_0, file, _HEADER_BYTES)
+    with _parses:
+        at = file.tell()
+        try:
+            return parse()
+        except SystemError:
+            file.seek(at)
+            return parse()
 
 
 def _text(value: np.ndarray) -> bytes | None:

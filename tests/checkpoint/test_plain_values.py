@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import io
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from saved import save_values
 from dask_hpc.checkpoint.opening import open_checkpoint
 from dask_hpc.checkpoint.plan import Array
 from dask_hpc.checkpoint.store import Store
-from dask_hpc.checkpoint.values import Form, from_bytes, to_bytes
+from dask_hpc.checkpoint.values import Form, form, from_bytes, to_bytes
 from dask_hpc.errors import CheckpointError
 
 ARRAYS = [
@@ -98,3 +100,30 @@ def test_what_is_no_array_is_not_made_one(tmp_path: Path) -> None:
     file.write_bytes(bytes(content))
     with pytest.raises(CheckpointError, match="is not what was written"):
         open_checkpoint(path)[0].compute(scheduler="sync")
+
+
+def test_headers_are_parsed_one_at_a_time_and_once_more_where_python_fails(monkeypatch) -> None:
+    """CPython 3.11 fails where two threads make a tree of code at once (its issue 106905)."""
+    met, together, failures = threading.Barrier(2), [], [SystemError("AST constructor")]
+    parse = np.lib.format.read_array_header_2_0
+
+    def parsed(*args: Any) -> Any:
+        try:
+            met.wait(0.2)
+            together.append(True)
+        except threading.BrokenBarrierError:
+            met.reset()
+        if failures:
+            raise failures.pop()
+        return parse(*args)
+
+    monkeypatch.setattr(np.lib.format, "read_array_header_2_0", parsed)
+    array, value = Array("data", "opaque", None, (1,), ((1,),)), np.arange(3)
+    parts, digest = to_bytes(array, 0, value)
+    content = np.frombuffer(b"".join(parts), np.uint8)
+    with ThreadPoolExecutor(2) as pool:
+        read = [pool.submit(from_bytes, form(array, 0), content, digest, False) for _ in range(2)]
+        for each in read:
+            np.testing.assert_array_equal(each.result(10), value)
+    assert not together
+    assert not failures
