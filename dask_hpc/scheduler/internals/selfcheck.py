@@ -96,6 +96,7 @@ _FUNCTIONS: Mapping[tuple[Any, str], tuple[str, ...]] = {
         "remove",
         "stimulus_id",
     ),
+    (module.Scheduler, "restart"): ("self", "wait_for_workers"),
     (module.Scheduler, "remove_worker"): ("self", "address", "stimulus_id", "expected", "close"),
     (module.Scheduler, "workers_to_close"): ("self", "attribute"),
     (ActiveMemoryManagerExtension, "_find_dropper"): ("self", "ts", "candidates", "pending_drop"),
