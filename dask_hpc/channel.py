@@ -36,6 +36,8 @@ from dask_hpc_policies.protocol import InvalidPolicy, UnknownPolicy
 _LISTS: dict[str, type[Rows]] = {"jobs": Jobs, "decisions": Decisions}
 #: So long after an answer the runtime is taken to be there, in seconds.
 _KNOWN_S = 60.0
+#: A message that goes at once has gone by then, in seconds.
+_SENT_S = 0.001
 #: Jobs whose handles are remembered.
 _OPENED_KEPT = 100
 #: Answers about the whole that are remembered.
@@ -184,11 +186,22 @@ class Channel:
         raise_error(answer)
         return _lists(answer["result"]), answer["now_s"]
 
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Send a message on the stream of the graphs, from any thread; what follows waits for nothing.
+
+        After each message Dask waits 10 ms for more of them: a graph that follows is not to come later
+        because there was one of ours.
+        """
+        client: Any = self.client
+        client._send_to_scheduler(message)
+        client.loop.add_callback(client.loop.call_later, _SENT_S, self.send_now)
+
     def send_now(self) -> None:
         """Send what is to go to the scheduler: Dask waits a moment for more of it."""
-        stream: Any = self.client.scheduler_comm
-        stream.next_deadline = None
-        stream.waker.set()
+        stream: Any = getattr(self.client_or_none, "scheduler_comm", None)
+        if stream is not None:
+            stream.next_deadline = None
+            stream.waker.set()
 
     def sync(self, method: str, **arguments: Any) -> Any:
         """`ask` in the form of the client."""

@@ -209,7 +209,7 @@ class Job:
         client = self.channel.client_or_none
         # closed: the scheduler has cancelled the job
         if client is not None and client.status in ("running", "connecting"):
-            client._send_to_scheduler({"op": op, "job": self.id, "token": self._token, **fields})
+            self.channel.send({"op": op, "job": self.id, "token": self._token, **fields})
 
     async def _cancel_after(self, kind: type[BaseException], error: BaseException | None) -> None:
         cancelled = await self._cancel(f"an exception left its context: {kind.__name__}: {error}")

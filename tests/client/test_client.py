@@ -17,6 +17,7 @@ import pytest
 from distributed import Client, LocalCluster, Scheduler, Worker
 from distributed.security import Security
 from distributed.utils_test import gen_cluster, gen_test, inc, popen
+from helpers import until
 
 import dask_hpc
 from dask_hpc import wire
@@ -47,6 +48,21 @@ async def test_installing_twice_gives_one_runtime(c, s, *workers):
     # once more without a policy: what runs stays
     await dask_hpc.install(c)
     assert (await first.status())["policy"]["policy"] == "fcfs"
+
+
+@gen_cluster(client=True, nthreads=FOUR)
+async def test_a_graph_does_not_wait_because_a_job_was_opened_before_it(c, s, *workers):
+    runtime = await dask_hpc.install(c)
+    stream = c.scheduler_comm
+    stream.interval = 3600.0  # so long Dask waits after a message for more of them
+    async with runtime.job("short") as job:
+        await until(lambda: not stream.buffer, "the job's message has gone")
+        future = c.submit(inc, 1)
+        assert await asyncio.wait_for(future.result(), 20) == 2
+    await until(lambda: not stream.buffer, "the job's last message has gone")
+    after = c.submit(inc, 2)
+    assert await asyncio.wait_for(after.result(), 20) == 3
+    await job.wait(20)
 
 
 @gen_cluster(client=True, nthreads=FOUR)
