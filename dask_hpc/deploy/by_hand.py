@@ -30,28 +30,31 @@ class ChangedByHand(SpecifiedWorkers):
         #: Lets those go whose specifications were taken out by hand.
         self._taken_out: set[asyncio.Task[None]] = set()
         self._outgoing = set()
+        self._correcting = asyncio.Lock()
         super().__init__(*args, **kwargs)
 
     async def _correct_state_internal(self) -> None:
-        # kept before we wait: another call may end meanwhile, and forget what has left
-        removed = {
-            spec: self._made[spec]
-            for spec in list(self.workers)
-            if spec not in self.worker_spec and spec in self._made
-        }
-        if removed and self.status == Status.running:
-            there = await self._there()
-            # what we let go ourselves has left the scheduler by now
-            used = [s for s in removed if any(str(name) in there for name in names_of(s, removed[s]))]
-            self.worker_spec.update({spec: removed[spec] for spec in used if spec not in self.worker_spec})
-            if used:
-                self._outgoing.update(used)
-                task = asyncio.ensure_future(self._let_go(used))
-                self._taken_out.add(task)
-                task.add_done_callback(self._taken_out.discard)
-        self._made.update(self.worker_spec)
-        await super()._correct_state_internal()
-        self._made = {name: self._made[name] for name in self._made.keys() & self.workers.keys()}
+        # one after the other, and nobody is waited for before stock looks for what it closes: whom another
+        # call has started meanwhile is there by then, and may be in use
+        async with self._correcting:
+            removed = {
+                spec: self._made[spec]
+                for spec in list(self.workers)
+                if spec not in self.worker_spec and spec in self._made
+            }
+            if removed and self.status == Status.running:
+                there = self._there()
+                # what we let go ourselves has left the scheduler by now
+                used = [s for s in removed if any(str(name) in there for name in names_of(s, removed[s]))]
+                self.worker_spec.update({spec: removed[spec] for spec in used})
+                if used:
+                    self._outgoing.update(used)
+                    task = asyncio.ensure_future(self._let_go(used))
+                    self._taken_out.add(task)
+                    task.add_done_callback(self._taken_out.discard)
+            self._made.update(self.worker_spec)
+            await super()._correct_state_internal()
+            self._made = {name: self._made[name] for name in self._made.keys() & self.workers.keys()}
 
     async def _let_go(self, specs: list[Any]) -> None:
         """Have workers leave whose specifications were taken out by hand."""

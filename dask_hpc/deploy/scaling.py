@@ -206,7 +206,7 @@ class SafeScaling(WithRuntime, Sizes):
         names = [name for spec in specs for name in self._workers_of(spec)]
         how = {"close_workers": False, "remove": True, **cause}
         await cast(Any, self.scheduler_comm).retire_workers(names=names, **how)
-        stay = await self._there()
+        stay = self._there()
         gone = [spec for spec in specs if not any(str(name) in stay for name in self._workers_of(spec))]
         anew = [pool for pool in asked if self._asked[pool] != asked[pool]]
         # before they are forgotten, which takes a while: whoever looks meanwhile would replace them
@@ -304,9 +304,8 @@ class SafeScaling(WithRuntime, Sizes):
             return
         gone = set()
         try:
-            coming = await self._coming(pool)
             excess, specs = self._surplus(pool)
-            coming = [spec for spec in coming if spec in specs]
+            coming = [spec for spec in self._coming(pool) if spec in specs]
             if coming or not excess:
                 await self._forget(coming[:excess])
                 return
@@ -369,7 +368,7 @@ class SafeScaling(WithRuntime, Sizes):
         if excess > 0:
             self._install()
             # those that have not come are given up first
-            coming = (await self._coming(pool))[:excess]
+            coming = self._coming(pool)[:excess]
             plan["release"] = {str(spec): self._workers_of(spec) for spec in coming}
             if len(coming) < excess:
                 count = excess - len(coming)

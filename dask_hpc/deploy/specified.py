@@ -58,7 +58,7 @@ class SpecifiedWorkers(SpecCluster):
         specs = self._staying(pool) if specs is None else specs
         names = [name for spec in specs for name in self._workers_of(spec)]
         # somebody may have started workers by hand: those are not the cluster's
-        others = {str(ws.name) for ws in cast(Any, self.scheduler).workers.values()} - set(map(str, names))
+        others = self._there() - set(map(str, names))
         return {"among": names} if others or len(specs) < len(self.worker_spec) else {}
 
     def _next_spec(self, pool: str) -> dict[Any, Any]:
@@ -82,14 +82,13 @@ class SpecifiedWorkers(SpecCluster):
                 return spec
         return worker
 
-    async def _there(self) -> set[str]:
+    def _there(self) -> set[str]:
         """Names of the workers that are connected to the scheduler."""
-        identity = await cast(Any, self.scheduler_comm).identity()
-        return {str(worker["name"]) for worker in identity["workers"].values()}
+        return {str(ws.name) for ws in cast(Any, self.scheduler).workers.values()}
 
-    async def _coming(self, pool: str) -> list[Any]:
+    def _coming(self, pool: str) -> list[Any]:
         """Specifications of which no worker is connected: there is nothing to lose."""
-        there = await self._there()
+        there = self._there()
         return [s for s in self._specs(pool) if not any(str(name) in there for name in self._workers_of(s))]
 
 

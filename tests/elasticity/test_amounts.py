@@ -258,7 +258,7 @@ def test_what_is_on_its_way_out_by_force_or_has_gone_is_neither_too_much_nor_ask
         _staying=lambda pool: [spec for spec in pools[pool] if spec not in cluster._outgoing],
         _workers_of=lambda spec: [f"{spec}-0", f"{spec}-1"],
         worker_spec=dict.fromkeys([*pools[""], *pools["staging"]]),
-        scheduler=SimpleNamespace(workers={"tcp://a": SimpleNamespace(name="a-1")}),
+        _there=lambda: {"a-1"},
     )
     assert SafeScaling._excess(cluster, "") == 1
     assert SafeScaling._excess(cluster, "staging") == 0, "nobody has asked for another size of it"
@@ -282,7 +282,7 @@ def test_what_is_on_its_way_out_by_force_or_has_gone_is_neither_too_much_nor_ask
     assert SafeScaling._limits(cluster, "staging") == {"among": ["s-0", "s-1"]}
     cluster.worker_spec = dict.fromkeys(pools[""])
     assert SafeScaling._limits(cluster, "") == {}
-    cluster.scheduler.workers["tcp://x"] = SimpleNamespace(name="mine")
+    cluster._there = lambda: {"a-1", "mine"}
     assert len(SafeScaling._limits(cluster, "")["among"]) == 10
 
 
@@ -319,13 +319,11 @@ def test_workers_that_are_named_leave_safely_after_an_uninstall_and_while_they_s
         async def retired(names: list[str], **how: Any) -> None:
             steps.append((sorted(names), how))
 
-        async def there() -> set[str]:
-            return {"b-0", "c-0"}
-
         async def forgotten(specs: list[str]) -> None:
             steps.append(("forgotten", specs))
 
-        cluster: Any = Bare(status=Status.running, has_runtime=True, _open=opened, _there=there)
+        cluster: Any = Bare(status=Status.running, has_runtime=True, _open=opened)
+        cluster._there = lambda: {"b-0", "c-0"}
         cluster._install = lambda: steps.append("installed")
         cluster._starting = lambda specs: starting
         cluster._spec_of = lambda name: name.partition("-")[0]
@@ -380,13 +378,10 @@ def test_as_many_successors_stay_as_are_wanted_and_no_more_whom_they_follow(
 def test_of_workers_that_have_not_come_yet_no_more_are_given_up_than_are_too_many() -> None:
     given_up: list[str] = []
 
-    async def coming(pool: str) -> list[str]:
-        return ["x", "y", "z"]
-
     async def forget(specs: list[str]) -> None:
         given_up.extend(specs)
 
-    cluster: Any = Bare(has_runtime=True, _coming=coming, _forget=forget)
+    cluster: Any = Bare(has_runtime=True, _coming=lambda pool: ["x", "y", "z"], _forget=forget)
     cluster._surplus = lambda pool: (2, ["a", "x", "y", "z"])
     asyncio.run(SafeScaling._release(cluster, ""))
     assert given_up == ["x", "y"]

@@ -9,11 +9,11 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from distributed import Client
+from distributed import Client, Worker
 from distributed.deploy.spec import SpecCluster
 from distributed.utils_test import captured_logger
 from elastic_clusters import Shrinkable, shrinkable
-from elastic_work import Gate, result_of, until
+from elastic_work import Gate, result_of, until, within
 
 from dask_hpc.deploy import scaling
 from dask_hpc.deploy.arguments import workers_of
@@ -164,29 +164,33 @@ def test_of_several_clusters_each_that_was_resized_is_waited_for() -> None:
     asyncio.run(run())
 
 
-def test_two_looks_at_a_worker_that_has_left_do_not_meet() -> None:
+class Late(Worker):
+    """A worker whose start takes until the test lets it, if its name says so."""
+
+    go: asyncio.Event
+
+    async def start_unsafe(self) -> Worker:
+        if self.name == "late":
+            await self.go.wait()
+        return await super().start_unsafe()
+
+
+def test_a_worker_that_is_taken_out_while_others_start_with_it_loses_nothing() -> None:
     async def run() -> None:
-        async with shrinkable(2) as made:
-            cluster, looks, late = made.cluster, asyncio.Event(), asyncio.Event()
-            there = cluster._there
-
-            async def slow() -> set[str]:
-                names: set[str] = await there()
-                looks.set()
-                await late.wait()
-                return names
-
-            await cluster.workers[1].close()
-            del cluster.worker_spec[1]
-            cluster._there = slow
-            first = asyncio.ensure_future(cluster._correct_state_internal())
-            await asyncio.wait_for(looks.wait(), PATIENCE_S)
-            cluster._there = there
-            await cluster._correct_state_internal()
-            assert set(cluster.workers) == {0}
-            late.set()
-            await asyncio.wait_for(first, PATIENCE_S)
-            assert set(cluster.workers) == set(cluster.worker_spec) == {0}
+        async with shrinkable(1) as made:
+            Late.go = asyncio.Event()
+            for name in ("early", "late"):
+                made.cluster.worker_spec[name] = {"cls": Late, "options": {"nthreads": 1}}
+            starting = made.cluster._correct_state()
+            await until(lambda: "early" in made.names(), "one of two has come")
+            data = await made.client.scatter(b"held", workers=[made.address("early")], hash=False)
+            del made.cluster.worker_spec["early"]
+            again = made.cluster._correct_state()
+            await asyncio.sleep(0)  # it has begun
+            Late.go.set()
+            await within(asyncio.gather(starting, again))
+            await until(lambda: "early" not in made.names() | set(made.cluster.workers), "it has left")
+            assert await within(made.client.gather(data)) == b"held"
 
     asyncio.run(run())
 

@@ -361,7 +361,7 @@ def test_jobs_without_a_worker_are_in_a_row_only_until_one_has_a_worker() -> Non
             self._failures, self.waits_s = Counter({"": reconcile.FAILURES - 1}), {"": deque()}
             self._wanted, self.worker_spec = {"": 3}, dict.fromkeys("abc")
 
-        async def _there(self) -> set[str]:
+        def _there(self) -> set[str]:
             return {"a"}
 
         def _workers_of(self, spec: str) -> list[str]:

@@ -172,7 +172,7 @@ class Reconciled(Pooled):
     async def _compare(self, jobs: Mapping[str, Any], rows: Mapping[str, QueuedJob]) -> None:
         """Replace jobs (specifications by id) that Slurm has ended, or will end soon."""
         now_s, known = time.time(), settings()
-        there = await self._there()
+        there = self._there()
         extended: set[str] = set()
         for id, spec in jobs.items():
             row = rows.get(id)
