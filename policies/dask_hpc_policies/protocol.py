@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from dask_hpc_policies.codec import decode, encode
-from dask_hpc_policies.decision import Decision
+from dask_hpc_policies.decision import Decision, Hold, Reason, ReasonCode
 from dask_hpc_policies.model import ClusterSnapshot, JobRequest, Trigger
 
 
@@ -128,6 +128,33 @@ def state_type(policy: Policy) -> type | None:
         return declared
     initial = policy.initial_state()
     return None if initial is None else type(initial)
+
+
+def required(answer: Any) -> Decision:
+    """What `decide` of a policy has answered, if that is a decision that can be carried out and recorded.
+
+    Raises
+    ------
+    TypeError, ValueError
+        When it is none; the message says what is wrong.
+    """
+    if not isinstance(answer, Decision):
+        raise TypeError(f"decide returned {type(answer).__name__}, not a Decision")
+    data = encode(answer)
+    if isinstance(answer.actions, (tuple, list)):
+        # of jobs that wait there may be hundreds, each time: rebuilding these takes longer than all else
+        rows = zip(answer.actions, data["actions"], strict=True)
+        data["actions"] = [row for action, row in rows if not _is_hold(action)]
+    decode(Decision, data)
+    reasons = [*[one.reason for one in answer.actions], *[one.reason for one in answer.suppressed]]
+    if strange := [why.code for why in reasons if not isinstance(why.code, ReasonCode)]:
+        raise TypeError(f"the code of a reason is {strange[0]!r}, not a ReasonCode")
+    return answer
+
+
+def _is_hold(action: Any) -> bool:
+    reason = action.reason if type(action) is Hold and type(action.job) is str else None
+    return type(reason) is Reason and type(reason.code) is ReasonCode and type(reason.text) is str
 
 
 def encode_state(state: Any) -> Any:

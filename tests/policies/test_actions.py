@@ -19,13 +19,17 @@ from dask_hpc_policies.decision import (
     Action,
     Decision,
     Expand,
+    Hold,
     Outcome,
     Reason,
     ReasonCode,
     Shrink,
+    Start,
+    Suppressed,
     register,
 )
 from dask_hpc_policies.model import ClusterSnapshot, JobView
+from dask_hpc_policies.protocol import required
 
 WHY = Reason(ReasonCode.DEMAND, "it is time")
 
@@ -146,3 +150,39 @@ def test_a_kind_needs_a_tag_a_reason_and_a_frozen_class(known: None) -> None:
     with pytest.raises(ValueError, match=r"TAG 'start' .* is taken"):
         register(Other)
     assert register(Save) is Save
+
+
+WRITTEN: Any = "it is time"
+ODD: Any = Reason("demand", "it is time")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (None, "returned NoneType, not a Decision"),
+        (Decision(actions=None), "actions: expected a list, got None"),  # type: ignore[arg-type]
+        (Decision(actions=("start",)), r"actions\[0\]: unknown kind"),  # type: ignore[arg-type]
+        (Decision(actions=(Start(job="a", nodes=1.0, reason=WHY),)), "nodes: expected int, got 1.0"),  # type: ignore[arg-type]
+        (
+            Decision(actions=(Start(job="a", nodes=1, reason=WRITTEN),)),
+            "reason: expected an object, got 'it is",
+        ),
+        (Decision(actions=(Hold(job="a", reason=WRITTEN),)), "reason: expected an object, got 'it is"),
+        (Decision(actions=(Hold(job="a", reason=ODD),)), "is 'demand', not a ReasonCode"),
+        (Decision(suppressed=(Suppressed(action=GROW, reason=ODD),)), "is 'demand', not a ReasonCode"),
+        (
+            Decision(actions=(Hold(job="a", reason=Reason(ReasonCode.DEMAND, "x", {"of": object})),)),
+            "cannot encode",
+        ),
+        (Decision(actions=(SAVE,)), "unknown kind 'save'"),
+    ],
+)
+def test_what_cannot_be_carried_out_or_recorded_is_no_decision(answer: Any, said: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=said):
+        required(answer)
+
+
+def test_a_decision_may_have_hundreds_of_holds_and_a_list_in_place_of_a_tuple(known: None) -> None:
+    holds = [Hold(job=f"job-{i}", reason=WHY) for i in range(300)]
+    answer = Decision(actions=[*holds, SAVE, GROW])  # type: ignore[arg-type]
+    assert required(answer) is answer

@@ -12,6 +12,7 @@ from tasks import inc
 import dask_hpc
 from dask_hpc.scheduler.install import attach
 from dask_hpc_policies import registry
+from dask_hpc_policies.decision import Decision, Start
 from dask_hpc_policies.protocol import InvalidPolicy
 
 
@@ -97,6 +98,33 @@ async def test_a_policy_that_fails_when_it_is_first_asked_gives_way_to_the_last_
         assert await c.submit(inc, 1) == 2
         status = await rt.update(policy="fcfs")
         assert (status["policy"]["policy"], status["policy_dropped"]) == ("fcfs", None)
+
+
+class Misspelt(Fails):
+    """Gives a text where a reason belongs, once a job waits."""
+
+    def decide(self, view: Any, state: Any) -> Any:
+        why: Any = "it fits"
+        waiting = [job.id for job in view.jobs if job.state == "pending"]
+        return Decision(actions=tuple(Start(job=id, nodes=1, reason=why) for id in waiting)), state
+
+
+@pytest.mark.errors("Policy fails failed")
+@live(workers=1)
+async def test_a_policy_whose_decision_cannot_be_carried_out_gives_way(c, s, worker):
+    rt = await dask_hpc.install(c, "easy", tick="50 ms")
+    await rt.update(policy=Misspelt(jobs=1))
+    async with rt.job("heat", nodes=1) as job:
+        await started(s, job, 1)
+        status = await rt.status()
+        assert status["policy"]["policy"] == "easy"
+        assert "reason: expected an object, got 'it fits'" in status["policy_dropped"]
+        assert await rt.trace()
+        async with rt.job("late", nodes=1) as late:
+            await until(lambda: late.id in engine(s).state.jobs.active, "it waits")
+            with pytest.raises(InvalidPolicy, match="expected an object, got 'it fits'; easy stays"):
+                await rt.update(policy=Misspelt(jobs=1))
+            await late.cancel()
 
 
 @pytest.mark.errors("Policy fails failed")

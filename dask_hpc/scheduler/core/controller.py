@@ -33,7 +33,7 @@ from dask_hpc_policies.decision import (
     Suppressed,
 )
 from dask_hpc_policies.model import ClusterSnapshot, Trigger
-from dask_hpc_policies.protocol import InvalidPolicy, Policy, encode_state
+from dask_hpc_policies.protocol import InvalidPolicy, Policy, encode_state, required
 
 logger = logging.getLogger(__name__)
 
@@ -91,8 +91,7 @@ class Controller:
             ) from error
         try:
             decision, after = policy.decide(self.state.snapshot("settings"), policy.initial_state())
-            if not isinstance(decision, Decision):
-                raise TypeError(f"decide returned {type(decision).__name__}, not a Decision")
+            required(decision)
             encode_state(after)
         except Exception as error:
             raise InvalidPolicy(
@@ -132,8 +131,8 @@ class Controller:
         began_s = stopwatch_s()
         try:
             decision, after = self.policy.decide(view, before)
-            if not isinstance(decision, Decision):
-                raise TypeError(f"decide returned {type(decision).__name__}, not a Decision")
+            if decision != self._last:
+                required(decision)
             memory = encode_state(before)
             encode_state(after)
             self._memory = after
