@@ -20,6 +20,10 @@ class InstallError(DaskHPCError, RuntimeError):
     """The runtime cannot be switched on, or is not there; the message says what to do about it."""
 
 
+#: What is said to whoever asks for something while the runtime is switched off.
+LEAVES = "dask_hpc is being uninstalled; install it again in a moment"
+
+
 class TraceError(DaskHPCError, ValueError):
     """A trace cannot be read or replayed; the message names file, line and what was expected."""
 

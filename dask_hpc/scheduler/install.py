@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dask_hpc import capabilities
 from dask_hpc.config import Settings, settings
 from dask_hpc.config.policy import configured_policy
+from dask_hpc.errors import LEAVES, InstallError
 from dask_hpc.scheduler.checkpoint.departing import problem
 from dask_hpc.scheduler.internals import selfcheck
 from dask_hpc.scheduler.rpc.service import Service
@@ -25,12 +26,15 @@ def attach(scheduler: Scheduler, wanted: Settings | None = None, policy: Any = N
     Raises
     ------
     InstallError
-        When a self-check of Dask's internals fails; the scheduler is left as it was.
+        When a self-check of Dask's internals fails: the scheduler is left as it was. Or while the runtime
+        that is there is being uninstalled.
     ConfigError
         For settings, or parameters of the policy in them, that are not allowed.
     """
     present = service_of(scheduler)
     if present is not None:
+        if present.engine.leaving:
+            raise InstallError(LEAVES)
         return present
     selfcheck.require(scheduler)
     capabilities.load()

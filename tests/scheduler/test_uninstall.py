@@ -27,6 +27,7 @@ from tasks import inc
 
 import dask_hpc
 from dask_hpc.errors import CheckpointError, InstallError, JobCancelled
+from dask_hpc.scheduler.internals import remote
 from dask_hpc.scheduler.rpc.service import of
 
 #: Stock queues them, the runtime takes them over a chunk at a time.
@@ -181,6 +182,34 @@ async def test_uninstall_waits_for_no_answer_of_a_worker_that_has_gone(c, s, a, 
     await until(lambda: b.address not in s.workers, "it has gone")
     await within(rt.uninstall())
     assert not overflow.waiting
+
+
+@live(workers=1)
+async def test_nobody_begins_anything_while_somebody_else_uninstalls(c, s, worker, monkeypatch):
+    rt = await dask_hpc.install(c)
+    going, goes = asyncio.Event(), asyncio.Event()
+
+    async def slowly(scheduler):
+        going.set()
+        await goes.wait()
+        await stripped(scheduler)
+
+    stripped = remote.strip
+    monkeypatch.setattr(remote, "strip", slowly)  # as of a worker whose interpreter is busy
+    uninstalled = asyncio.ensure_future(rt.uninstall())
+    await within(going.wait())
+    for call in (
+        lambda: rt.couple("heat", {"T": (("x",), (4,), "float64")}),
+        lambda: rt.expect(["later"]),
+        lambda: rt.job("late").activate(),
+        lambda: dask_hpc.install(c),
+    ):
+        with pytest.raises(InstallError, match="is being uninstalled; install it again in a moment"):
+            await call()
+    goes.set()
+    await uninstalled
+    assert traces_of_ours(s) == []
+    await dask_hpc.install(c)
 
 
 @live()

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dask_hpc.config.file import AGAIN_S, mark
-from dask_hpc.errors import CorridorError, InstallError
+from dask_hpc.errors import LEAVES, CorridorError, InstallError
 from dask_hpc.scheduler.core.engine import Engine
 from dask_hpc.scheduler.internals.beats import Beats
 from dask_hpc.scheduler.power.books import Books
@@ -122,7 +122,7 @@ class Corridor:
         self._require_draw(asked)
         asked = await self._led(asked)
         if self._engine.leaving:
-            raise InstallError("dask_hpc is being uninstalled; install it again to set a corridor")
+            raise InstallError(LEAVES)
         before, self._wanted = self._wanted, asked
         try:
             await self._engine.wake()

@@ -16,7 +16,7 @@ from distributed.protocol.pickle import loads
 from dask_hpc.checkpoint.services import chosen_services
 from dask_hpc.checkpoint.store_threads import soon
 from dask_hpc.config import Settings, is_setting, no_setting
-from dask_hpc.errors import CheckpointError, ConfigError, DaskHPCError, InstallError, UnknownJob
+from dask_hpc.errors import LEAVES, CheckpointError, ConfigError, DaskHPCError, InstallError, UnknownJob
 from dask_hpc.scheduler.checkpoint.commits import Commits
 from dask_hpc.scheduler.checkpoint.departing import Departing, problem
 from dask_hpc.scheduler.checkpoint.jobs import ProtectedJobs
@@ -144,10 +144,11 @@ class Service:
             mend: that is no failure of the scheduler and leaves no traceback in its log.
         """
         function = self._methods.get(method)
-        if function is None:
-            text = f"the runtime has no method {method!r}; it has {', '.join(self._methods)}"
-            return {"error": ["ValueError", text]}
         try:
+            if function is None:
+                raise ValueError(f"the runtime has no method {method!r}; it has {', '.join(self._methods)}")
+            if self.engine.leaving and method != "uninstall":
+                raise InstallError(LEAVES)  # what it began now would be left behind
             result = await function(**(arguments or {}))
             return {"result": result, "now_s": self.engine.state.now_s()}
         except (DaskHPCError, ValueError) as error:
@@ -214,7 +215,7 @@ class Service:
         selfcheck.require(self.scheduler)
         await self._check_workers()
         if self.scheduler.handlers.get(RPC) != self.call or self.engine.leaving:
-            raise InstallError("dask_hpc is being uninstalled; install it again to declare jobs")
+            raise InstallError(LEAVES)
         declared, lane = decode(JobSpec, dict(spec)), self.engine.state.owner.get(task)
         if lane is not None and not declared.user:
             declared = replace(declared, user=lane.job.request.user)
