@@ -168,7 +168,8 @@ class JobMethods:
         record = self._only(job)
         nodes = check_nodes(record.id, "nodes", nodes)
         while record.id in self._state.jobs.announced:
-            # the message that opens it is on its way
+            # the message that opens it is on its way, if its client is there
+            self._engine.lifecycle.forget_announced()
             await asyncio.sleep(self._state.settings.sweep_s / 10)
         # a job that was submitted a moment ago may be starting
         await asyncio.sleep(0)
