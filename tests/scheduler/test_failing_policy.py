@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from typing import Any
 
 import pytest
-from helpers import engine, live, started, until
+from helpers import engine, installed, live, started, until
 from tasks import inc
 
 import dask_hpc
@@ -98,6 +99,25 @@ async def test_a_policy_that_fails_when_it_is_first_asked_gives_way_to_the_last_
         assert await c.submit(inc, 1) == 2
         status = await rt.update(policy="fcfs")
         assert (status["policy"]["policy"], status["policy_dropped"]) == ("fcfs", None)
+
+
+class Elsewhere(Fails):
+    """Is in a module that the scheduler does not have."""
+
+    def __reduce__(self) -> Any:
+        return importlib.import_module, ("module_of_a_user",)
+
+
+@live(workers=0)
+async def test_a_policy_that_the_scheduler_cannot_load_is_refused_with_a_remedy(c, s):
+    said = "ModuleNotFoundError: No module named 'module_of_a_user'.*register_pickle_by_value"
+    with pytest.raises(InvalidPolicy, match=said):
+        await dask_hpc.install(c, policy=Elsewhere(jobs=9))
+    assert not installed(s)
+    rt = await dask_hpc.install(c, "easy")
+    with pytest.raises(InvalidPolicy, match=said):
+        await rt.update(policy=Elsewhere(jobs=9))
+    assert (await rt.status())["policy"]["policy"] == "easy"
 
 
 class Misspelt(Fails):

@@ -11,11 +11,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from distributed.protocol.pickle import loads
-
 from dask_hpc.checkpoint.services import chosen_services
 from dask_hpc.checkpoint.store_threads import soon
 from dask_hpc.config import Settings, is_setting, no_setting
+from dask_hpc.config.policy import loaded
 from dask_hpc.errors import LEAVES, CheckpointError, ConfigError, DaskHPCError, InstallError, UnknownJob
 from dask_hpc.scheduler.checkpoint.commits import Commits
 from dask_hpc.scheduler.checkpoint.departing import Departing, problem
@@ -322,7 +321,7 @@ class Service:
             raise ConfigError("hpc.node.by cannot change while jobs are active; wait for them to end")
         try:
             if pickled is not None or policy is not None:
-                wanted = registry.create(policy if pickled is None else loads(pickled), **given)
+                wanted = registry.create(policy if pickled is None else loaded(pickled), **given)
             else:
                 wanted = registry.updated(present, **given) if given else present
         except UnknownParameter as error:
