@@ -16,7 +16,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 from distributed import Security
 from distributed.comm import CommClosedError, connect
-from distributed.core import rpc
+from distributed.core import send_recv
 from distributed.protocol import to_serialize
 
 from dask_hpc.coupling.given import (
@@ -33,7 +33,7 @@ from dask_hpc.coupling.given import (
 from dask_hpc.coupling.kept import Kept
 from dask_hpc.coupling.this_host import hosts
 from dask_hpc.errors import CouplingError, InstallError
-from dask_hpc.wire import COUPLE
+from dask_hpc.wire import COUPLE, RPC
 from dask_hpc.worker.coupling.ring import RingEnd, needed_bytes
 from dask_hpc_policies.coupling.contract import Field, checked_name, checked_number, checked_seconds
 
@@ -104,7 +104,9 @@ class Source:
         self._token, self._process = uuid.uuid4().hex, os.getpid()
         # with epoll, a child that is forked and closes its copy of the connection closes it for us as well
         self._loop, self._calls = asyncio.SelectorEventLoop(selectors.PollSelector()), threading.Lock()
+        #: With the worker, and with the scheduler, by which that knows that this process is there.
         self._comm: Any = None
+        self._known: Any = None
         self._ring: RingEnd | None = None
         #: When the worker is asked for a ring: it had no memory for one, and may have by then.
         self._ring_due_s = 0.0
@@ -122,7 +124,7 @@ class Source:
         try:
             self._run(self._join)
         except BaseException:
-            self._loop.close()
+            self._abort()
             raise
         let_go_at_exit(self)
 
@@ -247,35 +249,37 @@ class Source:
             # else the memory of the ring would be there as long as this is
             self._kept.leave(())
         if not self._loop.is_closed():
+            if self._known is not None:
+                self._known.abort()
             self._loop.run_until_complete(asyncio.sleep(0))
             self._loop.close()
 
     async def _join(self, lost: str | None = None) -> None:
         deadline_s, again_s = time.monotonic() + self.timeout_s, _AGAIN_S
-        most_s = connect_s(self.timeout_s)
-        async with rpc(self._scheduler, timeout=most_s, connection_args=self._security) as scheduler:
-            while True:
-                arguments = {
-                    "name": self.name, "rank": self.rank, "size": self.size, "token": self._token,
-                    "hosts": hosts(self._scheduler), "before": self._flow, "lost": lost,
-                    "last": self._last, "kept": list(self._kept),
-                    "within_s": max(0.0, deadline_s - time.monotonic()),
-                }  # fmt: skip
-                answer = await scheduler.hpc(method="flow_join", arguments=arguments)
-                answer = installed(answer, f"the scheduler at {self._scheduler}")
-                if "error" in answer:
-                    kind, text = answer["error"]
-                    raise (ValueError if kind == "ValueError" else CouplingError)(text)
-                told = answer["result"]
-                if "wait" not in told and await self._connected(told):
-                    return
-                why = told.get("wait") or f"worker {told['worker']} cannot be reached"
-                if time.monotonic() > deadline_s:
-                    raise CouplingError(
-                        f"source {self.rank} of {self.name!r}: {why}, for {self.timeout_s:g} s"
-                    )
-                await asyncio.sleep(told.get("again_s", again_s))
-                again_s = min(again_s * _LATER, _AGAIN_MOST_S)
+        before = self._known
+        self._known = await connect(self._scheduler, timeout=connect_s(self.timeout_s), **self._security)
+        if before is not None:
+            before.abort()
+        while True:
+            arguments = {
+                "name": self.name, "rank": self.rank, "size": self.size, "token": self._token,
+                "hosts": hosts(self._scheduler), "before": self._flow, "lost": lost,
+                "last": self._last, "kept": list(self._kept),
+                "within_s": max(0.0, deadline_s - time.monotonic()),
+            }  # fmt: skip
+            answer = await send_recv(self._known, op=RPC, method="flow_join", arguments=arguments)
+            answer = installed(answer, f"the scheduler at {self._scheduler}")
+            if "error" in answer:
+                kind, text = answer["error"]
+                raise (ValueError if kind == "ValueError" else CouplingError)(text)
+            told = answer["result"]
+            if "wait" not in told and await self._connected(told):
+                return
+            why = told.get("wait") or f"worker {told['worker']} cannot be reached"
+            if time.monotonic() > deadline_s:
+                raise CouplingError(f"source {self.rank} of {self.name!r}: {why}, for {self.timeout_s:g} s")
+            await asyncio.sleep(told.get("again_s", again_s))
+            again_s = min(again_s * _LATER, _AGAIN_MOST_S)
 
     async def _connected(self, told: Mapping[str, Any]) -> bool:
         self._worker = told["worker"]
@@ -287,9 +291,8 @@ class Source:
         except OSError:
             return False
         hello = {name: told[name] for name in ("flow", "place", "members", "worker", "again")}
-        hello |= {"rank": self.rank, "last": self._last}
         try:
-            await comm.write({"op": COUPLE, **hello})
+            await comm.write({"op": COUPLE, **hello, "rank": self.rank, "last": self._last})
             answer = await comm.read()
         except CommClosedError:
             return False
@@ -332,11 +335,10 @@ class Source:
     async def _sent(
         self, step: int, told: list[dict[str, Any]], arrays: list[np.ndarray], again: bool = False
     ) -> bool:
-        nbytes = needed_bytes(arrays)
+        nbytes, slot = needed_bytes(arrays), None
         if time.monotonic() >= self._ring_due_s and (self._ring is None or self._ring.slot_bytes < nbytes):
             await self._make_ring(nbytes)
         message: dict[str, Any] = {"op": "step", "step": step, "again": again, "slot": None, "data": None}
-        slot = None
         if self._ring is not None and self._ring.slot_bytes >= nbytes and self._ring.free:
             slot = self._ring.free.popleft()
             offsets, copies = self._ring.put(slot, arrays)

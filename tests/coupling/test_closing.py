@@ -65,7 +65,7 @@ async def test_a_worker_that_closes_before_it_hears_that_a_step_is_whole_costs_n
 @live(workers=2, timeout=60)
 async def test_a_source_that_closes_while_its_worker_is_closing_has_left(c, s, a, b, monkeypatch):
     # else who waits for it in vain does so for a minute
-    monkeypatch.setattr(of_flow, "back_s", lambda *so_far: 3.0)
+    monkeypatch.setattr(of_flow, "_BACK_S", 3.0)
     flow, values = await started(c)
     async with producers(s, (0, 8), copies=True) as made:
         goes, stays = await begun(made, flow, values, a, b)

@@ -19,7 +19,7 @@ from tasks import inc
 import dask_hpc
 from dask_hpc.client.turns import value_of
 from dask_hpc.errors import CouplingError
-from dask_hpc.scheduler.coupling import back
+from dask_hpc.scheduler.coupling import flow as of_flow
 from dask_hpc.worker.coupling.receiver import Receiver
 from dask_hpc_policies.coupling.contract import value_key
 
@@ -53,12 +53,11 @@ async def test_a_source_that_dies_with_its_worker_is_not_waited_for_for_ever(c, 
         host = (await flow.status())["workers"][0]
         gone, stays = sorted((a, b), key=lambda worker: worker.address != host)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(back, "BACK_S", 0.5)
-            patch.setattr(back, "BACK_STEPS", 0.0)
+            patch.setattr(of_flow, "_BACK_S", 0.5)
             await gone.close()
             made[0].process.kill()
             made[1].tell("many", first=1, last=9)
-            with pytest.raises(CouplingError, match="rank 0 has not come for"):
+            with pytest.raises(CouplingError, match="rank 0 has died: it has not come"):
                 await anext(values)
         assert (await told(made[1]))["error"] == "CouplingError"
     await flow.close()

@@ -10,7 +10,6 @@ from typing import Any
 
 from dask_hpc.clock import stopwatch_s
 from dask_hpc.errors import CouplingError
-from dask_hpc.scheduler.coupling.back import back_s, not_back
 from dask_hpc.scheduler.coupling.bells import Bell
 from dask_hpc.scheduler.coupling.measured import Measured
 from dask_hpc.scheduler.coupling.steps import Steps
@@ -22,6 +21,9 @@ from dask_hpc_policies.placement.application import Where
 _SPARE = 2
 #: Nobody takes the place of one that was told of its worker before it has had so long to connect.
 _ON_ITS_WAY_S = 10.0
+#: A producer whose worker is lost notices that with its next `send`. It is taken for dead once it has had no
+#: connection to the scheduler either for so many seconds.
+_BACK_S = 60.0
 #: News that more is about to follow is told of so much later at most, in seconds.
 _MOMENT_S = 0.02
 #: Blocks of so many producers are compared with one another as they come: a microsecond of the loop each.
@@ -45,6 +47,8 @@ class Rank:
     left: bool = False
     #: Its place has a worker anew, maybe one of the same address, which it has not been told.
     moved: bool = False
+    #: What serves its connection to the scheduler, which is there as long as the producer is.
+    served: asyncio.Task[Any] | None = None
 
 
 @dataclass(slots=True)
@@ -58,8 +62,8 @@ class Flow:
     when_full: str
     client: str
     ranks: dict[int, Rank] = field(default_factory=dict)
-    #: Those that have to come to their worker: since when, and how long a step had been under way then.
-    awaited: dict[int, tuple[float, float]] = field(default_factory=dict)
+    #: Those that have to come to their worker, and when each was last known to be there.
+    awaited: dict[int, float] = field(default_factory=dict)
     #: The last step that each of those has sent that have left.
     gone: dict[int, int | None] = field(default_factory=dict)
     #: Whether a program on the cluster hands over its steps: no other may. Turns that it has begun, those of
@@ -106,9 +110,6 @@ class Flow:
     #: What the client has not heard: number and event.
     events: deque[tuple[int, dict[str, Any]]] = field(default_factory=deque)
     told: int = 0
-    #: When the last step has begun, and the longest time from one to the next.
-    begun_s: float | None = None
-    longest_s: float = 0.0
     #: There may be room, or none any more: what producers and workers wait for, whom no other news concerns.
     bell: Bell = field(default_factory=Bell)
     #: What its client waits for, whether it is to hear something, and what says so after a moment.
@@ -183,7 +184,7 @@ class Flow:
 
     def on_its_way(self, number: int) -> bool:
         """Whether a producer was told of its worker a moment ago, and is not connected to it yet."""
-        return stopwatch_s() - self.awaited.get(number, (float("-inf"),))[0] < _ON_ITS_WAY_S
+        return stopwatch_s() - self.awaited.get(number, float("-inf")) < _ON_ITS_WAY_S
 
     def came(self, number: int) -> None:
         """A producer is connected to its worker."""
@@ -193,16 +194,18 @@ class Flow:
     def await_all(self, members: Iterable[int]) -> None:
         """These producers have to come to their worker now."""
         now_s = stopwatch_s()
-        since = now_s, 0.0 if self.begun_s is None else now_s - self.begun_s
-        self.awaited |= {number: since for number in members if not self.ranks[number].left}
+        self.awaited |= {number: now_s for number in members if not self.ranks[number].left}
 
     def look(self) -> None:
         """Fail when a producer does not come any more: it may have died with its worker, or on its way."""
         now_s = stopwatch_s()
-        for number, (since_s, step_s) in self.awaited.items():
-            most_s = back_s(self.given, self.ranks[number].connected, max(self.longest_s, step_s))
-            if now_s - since_s > most_s:
-                self.fail(f"flow {self.name!r} has failed: {not_back(number, most_s)}")
+        for number, there_s in self.awaited.items():
+            served = self.ranks[number].served
+            if served is not None and not served.done():
+                self.awaited[number] = now_s
+            elif now_s - there_s > _BACK_S:
+                why = f"has not come for {_BACK_S:g} s, and has no connection to the scheduler"
+                self.fail(f"flow {self.name!r} has failed: rank {number} has died: it {why}")
 
     def move(self, place: int, workers: Mapping[str, Collection[str]]) -> None:
         """Have another worker take what goes to a place whose worker is lost."""
@@ -250,10 +253,6 @@ class Flow:
         assert self.turns is not None
         if self.turns.given == given:
             return
-        now_s = stopwatch_s()
-        if self.begun_s is not None:
-            self.longest_s = max(self.longest_s, now_s - self.begun_s)
-        self.begun_s = now_s
         for turn in range(given, self.turns.given):
             step = self.turns.flight[turn]
             self.steps.begun(turn, step, self.queue)

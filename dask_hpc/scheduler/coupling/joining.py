@@ -101,6 +101,8 @@ class Joining:
             if flow.on_its_way(rank):
                 return {"wait": f"another source of rank {rank} is on its way"}
             flow.admit(rank, size, token, hosts)
+        # Dask serves a connection by a task that ends with it
+        flow.ranks[rank].served = asyncio.current_task()
         while len(flow.ranks) < size:
             if not await rung(flow.bell, until_s - loop.time()):
                 missing = next(one for one in range(size) if one not in flow.ranks)
