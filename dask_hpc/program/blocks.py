@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from dask_hpc.worker.coupling.blocks import copied_first
 from dask_hpc_policies.layout import LayoutError, Part
 
 
@@ -65,14 +66,15 @@ def advance(function: Callable[..., Any], dim: str, part: Part, halo: int, *bloc
     LayoutError
         When `function` returns a block of another size.
     ValueError
-        When it writes into an array of the block that it gets: NumPy says so.
+        When it writes into an array of the block that it gets: NumPy says so, with a note to copy it.
     """
     block, *edges = blocks
     for variable in block.data_vars.values() if isinstance(block, xr.Dataset) else [block]:
         if isinstance(variable.data, np.ndarray):
             variable.data.flags.writeable = False
     mine = block.copy(deep=False)
-    result = function(mine, *edges) if halo else function(mine)
+    with copied_first():
+        result = function(mine, *edges) if halo else function(mine)
     return fits(result, dim, part, getattr(function, "__name__", "the step"))
 
 

@@ -35,7 +35,9 @@ async def test_an_analysis_that_raises_does_so_for_its_reader_and_the_next_step_
         raise (SystemExit, KeyboardInterrupt)[int(ds["step"][0])]("enough")
 
     await flow.analyse(ends, name="ends")
+    await flow.analyse(lambda ds: ds["T"].values.sort(), name="sorted")
     inverse, ended = flow.results("inverse", timeout=30), flow.results("ends", timeout=30)
+    in_place = flow.results("sorted", timeout=30)
     async with producers(s, (0, 8)) as made:
         await opened(made)
         made[0].tell("many", first=0, last=2)
@@ -43,6 +45,10 @@ async def test_an_analysis_that_raises_does_so_for_its_reader_and_the_next_step_
         said = r"the analysis has raised {}\('enough'\) at step {}"
         with pytest.raises(ZeroDivisionError):
             await anext(inverse)
+        with pytest.raises(ValueError, match="read-only") as caught:
+            await anext(in_place)
+        assert "change a copy of them" in caught.value.__notes__[0]
+        del in_place
         with pytest.raises(RuntimeError, match=said.format("SystemExit", 0)):
             await anext(ended)
         assert await anext(values) == (0, 0.0)

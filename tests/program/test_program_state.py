@@ -181,8 +181,9 @@ def test_a_step_that_writes_into_its_block_is_told_so_and_one_that_replaces_a_fi
         block["T"] = block["T"] + 1
         return block
 
-    with pytest.raises(ValueError, match="read-only"):
+    with pytest.raises(ValueError, match="read-only") as caught:
         advance(adds, "y", part, 0, field)
+    assert "change a copy of them (copy(deep=True))" in caught.value.__notes__[0]
     data = field.copy(deep=True).to_dataset()
     with pytest.raises(ValueError, match="read-only"):
         advance(writes, "y", part, 1, data, None, None)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -90,6 +91,17 @@ def _fill(field: Field, bundles: Sequence[Bundle], into: np.ndarray) -> None:
                 into[tuple(slice(begin, begin + count) for begin, count in where)] = block.array
 
 
+@contextmanager
+def copied_first() -> Iterator[None]:
+    """Say what to do instead where a function of the user's writes into an array that it may only read."""
+    try:
+        yield
+    except ValueError as error:
+        if "read-only" in str(error):
+            error.add_note("Others read these arrays, too: change a copy of them (copy(deep=True)).")
+        raise
+
+
 def analysed(function: Callable[[xr.Dataset], Any], fields: Sequence[Field], *bundles: Bundle) -> Any:
     """What an analysis gives for a window; bundles of its steps lie one behind the other."""
     steps = [list(its) for _, its in itertools.groupby(bundles, lambda bundle: bundle.step)]
@@ -97,7 +109,7 @@ def analysed(function: Callable[[xr.Dataset], Any], fields: Sequence[Field], *bu
     task = worker.state.tasks[worker.get_current_task()]
     needs = {each.key: each.get_nbytes() for each in task.dependencies}
     try:
-        with taken(worker, needs, task.metadata, TAKEN):
+        with copied_first(), taken(worker, needs, task.metadata, TAKEN):
             value = function(dataset(fields, steps))
     except BaseException as error:
         if isinstance(error, Exception):
