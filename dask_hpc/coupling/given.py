@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import logging
 import os
 import sys
 import threading
@@ -23,10 +24,12 @@ from dask_hpc.errors import InstallError
 from dask_hpc_policies.coupling.contract import Field
 from dask_hpc_policies.params import shown
 
+logger = logging.getLogger("dask_hpc")
+
 #: A connection may take so many seconds however short the program waits.
 _CONNECT_S = 1.0
-#: How often one looks for a scheduler's file, in seconds.
-_LOOK_S = 0.05
+#: How often one looks for a scheduler's file, and when it is said that it is waited for, in seconds.
+_LOOK_S, _SAID_S = 0.05, 1.0
 #: Letters of why one has failed.
 _WHY = 500
 #: Those that were made in this process, and are there.
@@ -37,12 +40,14 @@ def address_of(scheduler: Any, timeout_s: float) -> str:
     """The address of the scheduler, which is given or stands in the file that is given.
 
     A scheduler may be started with its programs: one that has not written its file in full is waited for as
-    long as one that does not answer.
+    long as one that does not answer, unless its folder is not there.
 
     Raises
     ------
     TypeError, ValueError
         For what is neither address nor path; for a file that is none of a scheduler's.
+    RuntimeError
+        Where a file has to be waited for inside of a running event loop.
     """
     text = os.fspath(scheduler) if isinstance(scheduler, (str, os.PathLike)) else None
     if not isinstance(text, str):
@@ -52,14 +57,25 @@ def address_of(scheduler: Any, timeout_s: float) -> str:
         )
     if "://" in text or (":" in text and not os.path.exists(text)):
         return text
-    until_s = time.monotonic() + min(timeout_s, connect_s(timeout_s))
+    began_s, most_s, said = time.monotonic(), min(timeout_s, connect_s(timeout_s)), False
     while True:
         try:
             return address_in(text)
-        except ValueError:
-            if time.monotonic() >= until_s:
+        except ValueError as error:
+            waited_s = time.monotonic() - began_s
+            if waited_s >= most_s or not os.path.isdir(os.path.dirname(os.path.abspath(text))):
                 raise
+            if waited_s >= _SAID_S and not said:
+                logger.warning("Waiting for a scheduler, up to %g s: %s", most_s, error)
+                said = True
+        _check_no_loop()
         time.sleep(_LOOK_S)
+
+
+def _check_no_loop() -> None:
+    """Raise `RuntimeError` inside of a running event loop."""
+    if asyncio._get_running_loop() is not None:
+        raise RuntimeError("a Source blocks: call it outside of a running event loop, in a thread of its own")
 
 
 def connection_of(security: Any) -> dict[str, Any]:
@@ -92,10 +108,9 @@ def calling(loop: asyncio.AbstractEventLoop, lock: threading.Lock, process: int)
     RuntimeError
         Inside of a running event loop, in a forked process, and while another thread is in a call of it.
     """
+    _check_no_loop()
     text = ""
-    if asyncio._get_running_loop() is not None:
-        text = "a Source blocks: call it outside of a running event loop, in a thread of its own"
-    elif process != os.getpid():
+    if process != os.getpid():
         text = f"this Source is that of process {process}, which has forked this one: make one here"
     elif loop.is_running() or not lock.acquire(blocking=False):
         text = "another thread is in a call of this Source: call it from one thread at a time"

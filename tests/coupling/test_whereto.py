@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from sources import in_loop
 
 import dask_hpc
 from dask_hpc.coupling import given
@@ -78,7 +79,25 @@ def test_a_source_keeps_of_what_a_lost_worker_had_only_what_the_next_one_asks_fo
     assert list(source._kept) == [5]
 
 
-def test_a_scheduler_that_has_not_written_its_file_yet_is_waited_for(monkeypatch, tmp_path: Path) -> None:
+def test_a_scheduler_that_has_not_written_its_file_yet_is_waited_for(
+    monkeypatch, tmp_path: Path, caplog
+) -> None:
     path, texts = tmp_path / "scheduler.json", ['{"address": "tcp', '{"address": "tcp://127.0.0.1:1"}']
     monkeypatch.setattr(given.time, "sleep", lambda _: path.write_text(texts.pop(0)))
+    monkeypatch.setattr(given, "_SAID_S", 0.0)
     assert given.address_of(path, 60) == "tcp://127.0.0.1:1"
+    # once, however long it takes
+    said = f"Waiting for a scheduler, up to 30 s: '{path}' is not a scheduler file: No such file"
+    assert [one.getMessage().startswith(said) for one in caplog.records] == [True]
+
+
+def test_a_file_of_a_scheduler_is_not_waited_for_where_none_can_come_or_nothing_else_could_run(
+    monkeypatch, tmp_path: Path
+) -> None:
+    sleeps: list[float] = []
+    monkeypatch.setattr(given.time, "sleep", sleeps.append)
+    with pytest.raises(ValueError, match="is not a scheduler file: No such file"):
+        dask_hpc.Source("heat", tmp_path / "none" / "scheduler.json")
+    with pytest.raises(RuntimeError, match="a Source blocks: call it outside"):
+        asyncio.run(in_loop(lambda: dask_hpc.Source("heat", tmp_path / "none.json")))
+    assert sleeps == []
