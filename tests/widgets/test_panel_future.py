@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from time import sleep
+from typing import Any
 
+import pytest
 from panel_work import until, working
 
 import dask_hpc
 from dask_hpc.sim import learned, waiting
 from dask_hpc_widgets import views
-from dask_hpc_widgets.live import questions
+from dask_hpc_widgets.live import questions, tuning
+from dask_hpc_widgets.live.what_if import what_if
 from dask_hpc_widgets.views.table import EVERY
 
 
@@ -92,6 +95,31 @@ def test_an_edit_makes_a_prediction_stale(rt, panel, gate):
     assert not panel.timeline.forecast.stale
     panel.tuning.form.policy.value = "easy"
     assert panel.timeline.forecast.stale == "the settings have changed since"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("step", "next"), ("min_remaining_s", "never"), ("assumed", "5 s")]
+)
+def test_an_edit_while_it_is_simulated_makes_what_comes_of_it_stale(rt, panel, gate, monkeypatch, name, text):
+    working(rt, "heat", gate=gate, min_nodes=1, max_nodes=4)
+    panel.tuning.form.policy.value = "pwma-fpsma"
+    field = panel.tuning.assumed.field if name == "assumed" else panel.tuning.form.controls[name]
+    typed = field.value
+    outcome: list[Any] = []
+
+    def edited(*arguments):
+        field.value = text
+        outcome.append(what_if(*arguments))
+        return outcome[0]
+
+    monkeypatch.setattr(tuning, "what_if", edited)
+    panel.tuning.simulate.click()
+    assert panel.timeline.forecast.stale == "the settings have changed since"
+    assert [run.policy["params"]["step"] for run in list(outcome[0].runs.values())[1:]] == ["max"]
+    field.value = typed
+    monkeypatch.setattr(tuning, "what_if", lambda *arguments: 1 / 0 if edited(*arguments) else None)
+    panel.tuning.simulate.click()
+    assert "not simulated with pwma-fpsma: ZeroDivisionError" in panel.tuning.says.value
 
 
 def test_a_job_that_is_cancelled_or_comes_makes_a_prediction_stale(rt, panel, gate):

@@ -28,6 +28,7 @@ from dask_hpc_widgets.views import Picture
 
 _FULL = {"width": "auto"}
 _WRAP = {"width": "auto", "flex_flow": "row wrap"}
+_EDITED = "The settings have changed since"
 
 
 class Tuning:
@@ -123,7 +124,7 @@ class Tuning:
             self._say(markup.soft(f"{name} was not chosen: something else is under way here. Choose again."))
             return
         self.form.choose(name)
-        self._predicted(outcome)
+        self._predicted(outcome, self._chosen())
 
     def summary(self) -> Markup:
         """What is chosen here and what was predicted, for a page without widgets."""
@@ -144,8 +145,12 @@ class Tuning:
     def _edited(self) -> None:
         self._apply_then = False
         self._answer(False)
-        self._outdate("The settings have changed since")
+        self._outdate(_EDITED)
         self._enable()
+
+    def _chosen(self) -> tuple[Any, str]:
+        """The policy in the form, None where it cannot be, and what is assumed, as typed."""
+        return None if self.model.errors else self.model.spec(), self.assumed.field.value
 
     def _outdate(self, why: str) -> None:
         """Say of what was predicted that it is not of now any more."""
@@ -299,20 +304,20 @@ class Tuning:
         except ParameterError as error:
             self._say(markup.alert(f"not simulated: {error}"))
             return
-        chosen = self.model.spec()
+        chosen = self._chosen()
 
         def seen(answer: Any) -> None:
             if isinstance(answer, Exception):
-                self._predicted(answer)
+                self._predicted(answer, chosen)
                 return
             view, rows, present = answer
             self._report(present)
             self.progress.value = 0.0
             self._running.layout.display = "flex"
             self._work = background.Work(
-                lambda progress: what_if(view, rows, present, chosen, assumed_s, progress),
+                lambda progress: what_if(view, rows, present, chosen[0], assumed_s, progress),
                 self._progressed,
-                self._predicted,
+                lambda outcome: self._predicted(outcome, chosen),
             )
 
         self._simulating = True
@@ -323,7 +328,7 @@ class Tuning:
         if not self._link.closed:
             self.progress.value = share
 
-    def _predicted(self, outcome: Any) -> None:
+    def _predicted(self, outcome: Any, chosen: tuple[Any, str]) -> None:
         if self._link.closed:
             return
         self._work = None
@@ -335,12 +340,14 @@ class Tuning:
         elif isinstance(outcome, Exception):
             known = isinstance(outcome, (ValueError, DaskHPCError))
             error = str(outcome) if known else f"{type(outcome).__name__}: {outcome}"
-            self._say(markup.alert(f"not simulated with {title(self.model.spec())}: {error}"))
+            self._say(markup.alert(f"not simulated with {title(chosen[0])}: {error}"))
         else:
             self._found, self._stale = outcome, False
             self._shown(outcome.forecast)
             self._say(markup.soft("Simulated; the cluster was not touched."))
             self.predicted.value = markup.part(outcome.html())
+            if self._chosen() != chosen:
+                self._outdate(_EDITED)
             if then:
                 self._apply()
 
