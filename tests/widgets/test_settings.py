@@ -48,6 +48,19 @@ def test_what_the_cluster_does_not_know_is_not_offered() -> None:
     assert set(SettingsModel(running()).texts) == offered > {"lock", "pool.hold"}
 
 
+def test_what_was_typed_in_other_words_follows_the_cluster_once_it_has_it() -> None:
+    model = SettingsModel(running())
+    model.texts["tick"] = "2000 ms"
+    assert model.report(running(tick="2 s"))
+    assert model.theirs == {}
+    model.texts["lock"] = "system"
+    assert model.report(running(tick="3 s"))
+    assert model.changes() == {"lock": "system"}
+    model.texts["tick"] = "never"
+    assert model.report(running(tick="4 s"))
+    assert (model.texts["tick"], model.theirs) == ("never", {"tick": "4 s"})
+
+
 @pytest.fixture
 def part(rt: Any) -> Any:
     made = rt.panel()
@@ -67,6 +80,26 @@ def test_apply_changes_all_or_nothing_and_says_so(rt: Any, part: Any) -> None:
     assert (found["pool_hold_s"], found["lock"]) == (300.0, "system")
     assert "Applied" in part.says.value
     rt.update(pool_hold_s=60, lock="job")
+
+
+def test_of_two_panels_the_second_is_told_what_the_first_has_changed(rt: Any, part: Any) -> None:
+    other = rt.panel()
+    other.settings.show.value = True
+    for one, tick in (part, "5 s"), (other.settings, "2 s"):
+        one.fields.controls["tick"].value = tick
+    other.settings.fields.controls["pool.hold"].value = "5 min"
+    other.settings.apply.click()
+    part.report(rt.status()["settings"])
+    assert "changed elsewhere: tick is 2 s." in part.says.value
+    assert part.fields.controls["tick"].value == "5 s"
+    part.apply.click()
+    found = rt.status()["settings"]
+    assert (found["tick_s"], found["pool_hold_s"]) == (5.0, 300.0)
+    other.settings.report(found)
+    assert other.settings.fields.controls["tick"].value == "5 s"
+    assert "elsewhere" not in other.settings.says.value
+    other.close()
+    rt.update(pool_hold_s=60, tick="50 ms")
 
 
 def test_what_the_cluster_refuses_changes_nothing(rt: Any, part: Any, monkeypatch: Any) -> None:

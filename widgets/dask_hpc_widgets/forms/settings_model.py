@@ -34,6 +34,8 @@ class SettingsModel:
         self._reported = running
         #: What is typed in each field, by key.
         self.texts = dict(self.running)
+        #: What was changed elsewhere of what is edited here, with the latest report, by key.
+        self.theirs: dict[str, str] = {}
 
     @property
     def rows(self) -> list[Parameter]:
@@ -72,21 +74,28 @@ class SettingsModel:
         return self._unlike({key: one.row.format(one.row.default) for key, one in self._settings.items()})
 
     def report(self, running: Mapping[str, Any]) -> bool:
-        """Take what the cluster has now; gives whether a field in which nothing was edited has followed."""
+        """Take what the cluster has now; gives whether that is another: what is not edited has followed."""
         if running == self._reported:
             # it is told twice a second, and seldom changes
             return False
-        self._reported = running
-        before, self.running = self.running, self._texts(running)
-        followed = False
-        for key, text in self.running.items():
-            if self.texts[key] == before[key] != text:
-                self.texts[key], followed = text, True
-        return followed
+        edited = {key for key in self.texts if self._is_edited(key)}
+        self._reported, before, self.running = running, self.running, self._texts(running)
+        changed = {key: text for key, text in self.running.items() if text != before[key]}
+        self.theirs = {key: text for key, text in changed.items() if key in edited and self._is_edited(key)}
+        self.texts |= {key: text for key, text in changed.items() if key not in edited}
+        return bool(changed)
 
     def reset(self) -> None:
         """Take back everything that was typed."""
         self.texts = dict(self.running)
+
+    def _is_edited(self, key: str) -> bool:
+        """Whether a field holds another value than the cluster has; the same in other words is none."""
+        check = self._settings[key].check
+        try:
+            return bool(check(self.texts[key]) != check(self.running[key]))
+        except ConfigError:
+            return True
 
     def _unlike(self, others: Mapping[str, str]) -> dict[str, str]:
         return {

@@ -63,8 +63,11 @@ class SettingsPart:
 
     def report(self, running: Mapping[str, Any]) -> None:
         """Take what the cluster has now."""
-        if self.model.report(running):
+        # what is under way here is told when it is done
+        if not self._busy and self.model.report(running):
             self._refresh()
+            if theirs := ", ".join(f"{key} is {text}" for key, text in self.model.theirs.items()):
+                self._say(markup.soft(f"What is edited here was changed elsewhere: {theirs}."))
 
     def summary(self) -> markup.Markup:
         """The settings as the cluster has them, as markup for a page without widgets."""
