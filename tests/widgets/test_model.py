@@ -195,6 +195,29 @@ def test_a_change_by_somebody_else_leaves_nothing_to_revert_and_edits_alone():
     assert model.texts["cooldown_s"] == "never"
 
 
+def test_what_others_change_of_a_policy_that_is_edited_stays_changed():
+    policy = registry.create("pwma-fpsma")
+    before, after = (
+        registry.spec_of(registry.updated(policy, min_remaining_s=text)) for text in ("60 s", "7 s")
+    )
+    model = PolicyModel(before)
+    model.type("step", "next")
+    model.type("min_remaining_s", "1 min")
+    assert model.report(after)
+    assert [(one.name, one.before, one.after) for one in model.changes()] == [("step", "max", "next")]
+    # the same of one that was applied
+    model.applied(model.spec())
+    model.type("step", "never")
+    assert model.report(before)
+    assert model.texts == {"step": "never", "min_remaining_s": "60 s"}
+    # what is edited itself is whose form it is
+    model.load(after)
+    assert model.report(after)
+    model.type("min_remaining_s", "9 s")
+    assert model.report(before)
+    assert model.texts == {"step": "max", "min_remaining_s": "9 s"}
+
+
 ALIEN = {"policy": "registered-elsewhere", "params": {"a": 1}}
 
 

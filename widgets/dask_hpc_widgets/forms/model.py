@@ -147,16 +147,36 @@ class PolicyModel:
     def report(self, running: Mapping[str, Any]) -> bool:
         """Take what the cluster says it runs; gives whether somebody else has changed it.
 
-        Then there is nothing left to revert, and a form in which nothing was edited follows.
+        Then there is nothing left to revert, and a form in which nothing was edited follows. One in which
+        parameters of just this policy are edited follows in all others.
         """
         if running == self.running:
             return False
         untouched = not self.errors and self.spec() == self.running
-        self.running = dict(running)
+        before, self.running = self.running, dict(running)
         self._history.clear()
-        if untouched and not is_custom(running):
+        if is_custom(running):
+            return True
+        if untouched:
             self.load(running)
+        elif title(registry.spec_of(self._policy)) == title(before) == title(running):
+            edited = self._unlike(before)
+            self.load(running)
+            self.texts |= edited
         return True
+
+    def _unlike(self, spec: Mapping[str, Any]) -> dict[str, str]:
+        """What is typed, by parameter, where it is another value than in a specification of this policy."""
+        others = {} if is_custom(spec) else _texts(registry.create(spec))
+        found = {}
+        for one in self.parameters:
+            try:
+                same = one.validate(self.texts[one.name]) == one.validate(others[one.name])
+            except (KeyError, ParameterError):
+                same = False
+            if not same:
+                found[one.name] = self.texts[one.name]
+        return found
 
     def applied(self, running: Mapping[str, Any]) -> None:
         """Note that the cluster was given another policy and says it runs `running` now."""
