@@ -137,6 +137,8 @@ def test_what_no_run_could_know_of_makes_a_prediction_one_of_before(forecast, jo
         (101.0, NODES, ""),
         # it was told before the state that was gone on from
         (99.0, NODES[1:], ""),
+        # and this by another runtime
+        (9.0, NODES, "The cluster has begun anew since"),
     ],
 )
 def test_a_prediction_is_of_the_nodes_that_there_were(forecast, now_s, nodes, why):

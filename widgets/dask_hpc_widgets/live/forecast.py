@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _SAME = 0.005
 #: Letters of a name.
 _NAME = 40
+#: Nothing is told later than so many seconds; the clock of another runtime begins at 0.
+_LATE_S = 2.0
 
 
 #: Job, from, to, and the nodes that it has just so long.
@@ -113,11 +115,14 @@ def outdated(runs: Sequence[Result], nodes: int, picture: Picture) -> str:
     nodes
         How many nodes were `there` in it.
     picture
-        What the cluster is now; one of before that state tells nothing.
+        What the cluster is now; one of a moment before that state tells nothing.
     """
     known = {one.id for run in runs for one in run.runs}
     from_s = max((run.from_s or 0.0 for run in runs), default=0.0)
-    if picture.status.get("now_s", 0.0) < from_s:
+    now_s = picture.status.get("now_s", 0.0)
+    if now_s < from_s - _LATE_S:
+        return "The cluster has begun anew since"
+    if now_s < from_s:
         return ""
     for job in picture.jobs:
         called = f"Job {printable(job['name'] or job['id'])[:_NAME]}"
