@@ -19,7 +19,7 @@ import numpy as np
 from dask_hpc.checkpoint import metadata
 from dask_hpc.checkpoint.checksums import crc32c
 from dask_hpc.checkpoint.direct import Writer, as_parts, read_aligned
-from dask_hpc.checkpoint.inside import open_inside, write_all
+from dask_hpc.checkpoint.inside import open_inside, remedy, write_all
 from dask_hpc.checkpoint.layout import ALIGNMENT, CHECKSUM, pack_checksum, slot_bytes
 from dask_hpc.checkpoint.names import is_pack, pack_name, pack_place
 from dask_hpc.checkpoint.plan import Array, Written
@@ -73,7 +73,9 @@ def write_blocks(
     try:
         found = _WRITES[array.kind](folder, array, numbers, values, _key(array))
     except OSError as error:
-        return [NotTaken(_why(error))] * len(numbers)
+        otherwise = remedy(error, "set hpc.checkpoint.store to another folder")
+        why = f"{os.path.dirname(folder)}: {error.strerror or error}; {otherwise}"
+        return [NotTaken(why)] * len(numbers)
     except Exception as error:
         # nothing of the call is known to be durable
         return [_why(error)] * len(numbers)

@@ -33,7 +33,8 @@ def wrong(error: OSError) -> str:
 
 def remedy(error: OSError, otherwise: str) -> str:
     """What to do when files cannot be written: `otherwise`, and where there is no room that is one, too."""
-    return f"free some space there, or {otherwise}" if error.errno in _NO_ROOM else otherwise
+    room = f"free some space there (dask hpc checkpoint gc removes old versions), or {otherwise}"
+    return room if error.errno in _NO_ROOM else otherwise
 
 
 def no_memory(folder: object, error: OSError) -> str:

@@ -166,9 +166,6 @@ def _write(
         done = write_blocks(folder, array, [each[1] for each in blocks], [each[2] for each in blocks])
         for (at, number, _), written in zip(blocks, done, strict=True):
             if isinstance(written, str):
-                raise CheckpointError(
-                    f"block {number} of {array.path} cannot be written to {folder}: {written}; look at the "
-                    "space and the permissions there"
-                )
+                raise CheckpointError(f"block {number} of {array.path} cannot be written: {written}")
             found.append((at, astuple(written)))
     return found
