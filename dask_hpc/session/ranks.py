@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -44,9 +45,24 @@ class Ranks:
         self._folder: FolderExchange | None = None
         #: Whether it has left the others, which have to be found anew then.
         self._given_up = False
+        #: The process that has joined; 0: none has.
+        self._process = 0
+
+    @property
+    def forked(self) -> bool:
+        """Whether this is a child of the process, which has no part in its versions."""
+        return self._process not in (0, os.getpid())
+
+    def check_process(self) -> None:
+        """Raise CheckpointError in a child of the process."""
+        if self.forked:
+            raise CheckpointError(
+                f"this session is of process {self._process}, of which this one was forked; call it there"
+            )
 
     def join(self, make_folder: Callable[[], Path], timeout_s: float) -> None:
         """Find the others in a folder, if that is needed; raises CheckpointError when they do not come."""
+        self._process = os.getpid()
         if self.size > 1 and (self._exchange is None or self._given_up):
             self._given_up = False
             self._folder = FolderExchange(make_folder(), self.rank, self.size, timeout_s)

@@ -140,7 +140,7 @@ class CheckpointSession:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: Any) -> None:
         if kind is None and self._state != "ended":
             self.finalize()
-        if kind is None or self._state == "ended":
+        if kind is None or self._state == "ended" or self._ranks.forked:
             return
         try:
             self._settle()
@@ -369,6 +369,7 @@ class CheckpointSession:
             raise problem
 
     def _advance(self, event: str) -> None:
+        self._ranks.check_process()
         try:
             self._state = session_step(self._state, event)
         except IllegalTransition as error:

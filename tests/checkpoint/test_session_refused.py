@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from pathlib import Path
 from typing import Any
 
@@ -189,3 +190,22 @@ def test_bad_arguments_are_refused_at_once(tmp_path: Path) -> None:
                 session.finalize(persist=persist)  # type: ignore[arg-type]
         assert session.state == "idle"
     assert Path(str(version)).is_dir()
+
+
+def test_a_child_of_a_process_takes_no_part_in_its_session(tmp_path: Path) -> None:
+    with CheckpointSession("run", store=tmp_path) as session:
+        session.add("x", np.zeros(3))
+        session.commit(step=1)
+        if not os.fork():
+            done = 1
+            try:
+                # what the others would be told
+                session._ranks.give_up = lambda reason: os._exit(2)  # type: ignore[method-assign]
+                session.__exit__(SystemExit, SystemExit(), None)
+                with pytest.raises(CheckpointError, match=r"of process \d+, of which this one was forked"):
+                    session.commit(step=2)
+                done = 0
+            finally:
+                os._exit(done)
+        assert os.waitstatus_to_exitcode(os.wait()[1]) == 0
+        assert session.commit(step=2).version == 2
