@@ -114,7 +114,8 @@ def describe_labelled(obj: Any, name: str) -> tuple[Plan, list[Any]] | None:
         "attrs": json.dumps(attributes := _attributes("the dataset", dataset.attrs)),
     }
     top: dict[str, Any] = dict(attributes)
-    if others := [name for name in extra["coordinates"] if name not in dataset.dims]:
+    # readers take the list apart where there are spaces: others of its parts may be the names of variables
+    if others := [one for one in extra["coordinates"] if one not in dataset.dims and one.split() == [one]]:
         top.setdefault("coordinates", " ".join(others))
     documents[""] = top
     return Plan(name, kind, tuple(arrays), files(documents) | contents, extra), keys

@@ -141,6 +141,15 @@ def test_attributes_that_have_a_meaning_for_cf_are_only_attributes(tmp_path: Pat
     assert found.attrs == {"coordinates": "z"}
 
 
+def test_a_coordinate_with_a_space_in_its_name_makes_none_of_other_variables(tmp_path: Path) -> None:
+    one = ("x", da.arange(3))
+    dataset = xr.Dataset({"a": one, "b": one, "x": ("x", [1, 2, 3])}, {"a b": one, "c": one})
+    path = save(dataset, tmp_path).path
+    identical(open_checkpoint(path), dataset)
+    # stock xarray takes it for data, also of what it has written itself
+    assert set(xr.open_zarr(path).coords) == {"x", "c"}
+
+
 def test_plain_xarray_takes_a_fill_value_among_the_attributes_for_one(tmp_path: Path) -> None:
     for dtype in ("f4", "i2", ">f8"):
         array = da.from_array(np.array([1, 2, 3], dtype), chunks=2)
