@@ -170,7 +170,9 @@ class Channel:
 
     async def _ask_now(self, method: str, arguments: Mapping[str, Any]) -> tuple[Any, float]:
         if not _fits(arguments):  # Dask would log two tracebacks before it says so
-            raise ValueError(f"{method}: {shown(arguments)}; allowed: no number of 2**64 or more")
+            raise ValueError(
+                f"{method}: {shown(arguments)}; allowed: no number of 2**64 or more, and text that UTF-8 has"
+            )
         client = self.client
         scheduler: Any = client.scheduler
         known = self.answered_s is not None and stopwatch_s() - self.answered_s < _KNOWN_S
@@ -279,15 +281,17 @@ async def _settled(asked: Future[Any] | None) -> None:
 
 
 def _fits(value: Any) -> bool:
-    """Whether a message can hold every whole number of a value."""
+    """Whether a message can hold every whole number and text of a value."""
     if isinstance(value, int):
         return -(2**63) <= value < 2**64
+    if isinstance(value, str):
+        return not any("\ud800" <= c <= "\udfff" for c in value)
     if isinstance(value, Mapping):
-        value = value.values()
+        value = [*value, *value.values()]
     elif not isinstance(value, (list, tuple)):
         return True
     # of names there may be many
-    return all(_fits(one) for one in value if not isinstance(one, str))
+    return all(_fits(one) for one in value if not (isinstance(one, str) and one.isascii()))
 
 
 def _has_runtime(dask_scheduler: Any = None) -> bool:

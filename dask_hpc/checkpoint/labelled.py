@@ -143,7 +143,7 @@ def _attributes(where: str, attributes: Mapping[Any, Any]) -> dict[str, Any]:
         try:
             if not isinstance(key, str):
                 raise TypeError("named by no text")
-            found[key] = metadata.plain(value)
+            found[metadata.plain(key)] = metadata.plain(value)
         except TypeError as error:
             raise CheckpointValueError(
                 f"the attribute {key!r} of {where} is {error}, which JSON cannot hold; allowed: numbers, "
@@ -156,7 +156,7 @@ def _attributes(where: str, attributes: Mapping[Any, Any]) -> dict[str, Any]:
 def _dimensions(path: str, dims: Sequence[Any]) -> list[str]:
     for dim in dims:
         # as text it would be another one
-        if not isinstance(dim, str):
+        if not metadata.is_text(dim):
             raise CheckpointValueError(
                 f"{dim!r:.80} is a dimension of the variable {path!r}; allowed: text. Give it another name "
                 "with rename"

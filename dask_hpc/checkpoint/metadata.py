@@ -209,6 +209,11 @@ def _array(
     return found
 
 
+def is_text(value: Any) -> bool:
+    """Whether a value is text that a file of JSON can hold: halves of surrogate pairs are none."""
+    return isinstance(value, str) and not any("\ud800" <= c <= "\udfff" for c in value)
+
+
 def plain(value: Any) -> Any:
     """An attribute as JSON has it: numbers and arrays of NumPy as numbers and lists.
 
@@ -225,10 +230,10 @@ def plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         if other := [key for key in value if not isinstance(key, str)]:
             raise TypeError(f"of type {type(value).__name__} with the key {other[0]!r:.80}")
-        return {key: plain(item) for key, item in value.items()}
+        return {plain(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
-    if isinstance(value, str) and any("\ud800" <= c <= "\udfff" for c in value):
+    if isinstance(value, str) and not is_text(value):
         raise TypeError("text with half of a surrogate pair")
     if value is None or isinstance(value, (bool, int, float, str)):
         return value

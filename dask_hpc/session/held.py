@@ -69,7 +69,7 @@ def held(name: str, value: Any, dims: Sequence[str] | None, start: int | None) -
         or not isinstance(dims, Iterable)
         or len(named) != array.ndim
         or len(set(named)) != array.ndim
-        or not all(isinstance(dim, str) and dim for dim in named)
+        or not all(metadata.is_text(dim) and dim for dim in named)
     ):
         raise CheckpointValueError(f"dims is {dims!r}; allowed: {array.ndim} different names for {name!r}")
     begin = whole(start)

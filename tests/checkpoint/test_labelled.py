@@ -236,6 +236,9 @@ def with_times(*times: cftime.datetime) -> xr.Dataset:
         (missing_level(), "the level 'v' of the index 'x' lacks values"),
         (over_two_coordinates(), "index of type NDPointIndex; allowed"),
         (xr.Dataset({"a": ((0,), da.arange(3))}), "0 is a dimension of the variable 'a'; allowed: text."),
+        (xr.Dataset({"a": ("\udc80", da.arange(3))}), "is a dimension of the variable 'a'; allowed: text."),
+        (xr.Dataset({"a": ("x", da.arange(3), {"k": {"\udc80": 2}})}), "'k' of a is text with half of a"),
+        (xr.Dataset({"a": ("x", da.arange(3), {"\udc80": 2})}), "\\udc80' of a is text with half of a"),
         (xr.DataArray(da.arange(3), dims="x", name=("a", 1)), "rename"),
         (xr.Dataset({"a": ("x", da.arange(3)), "o": ("x", [1, None, "a"])}), "'o' is in memory"),
         (

@@ -33,15 +33,18 @@ async def test_wrong_parameters_in_the_configuration_are_told_by_key_and_value(c
 
 
 @gen_cluster(client=True, nthreads=[])
-async def test_a_number_that_no_message_can_hold_is_refused_in_one_sentence(c, s):
+async def test_a_number_or_text_that_no_message_can_hold_is_refused_in_one_sentence(c, s):
     rt = await dask_hpc.install(c)
     with captured_logger("distributed", level=logging.ERROR) as log:
         for asked in (
             partial(rt.update, tick=10**30),
             partial(rt.update, tick=-(10**30)),
             partial(rt.decisions, limit=2**64),
+            partial(rt.update, checkpoint_store="/scratch/\udc80"),
+            partial(rt.update, **{"\udc80": 1}),
+            partial(rt.expect, ["ä", "\udc80"]),
         ):
-            with pytest.raises(ValueError, match=r"allowed: no number of 2\*\*64 or more"):
+            with pytest.raises(ValueError, match=r"no number of 2\*\*64 or more, and text that UTF-8"):
                 await asked()
     assert log.getvalue() == ""
 
