@@ -85,6 +85,44 @@ def test_a_size_that_is_asked_for_while_others_leave_is_had_in_the_end() -> None
     asyncio.run(run())
 
 
+def test_a_node_that_two_let_go_in_the_same_moment_goes_once() -> None:
+    async def run() -> None:
+        async with shrinkable(3) as made:
+            await made.results(20)
+            releases = of(made.scheduler).releases
+            asked = (releases.retire(names=[1]), releases.release(1, ["1"]), releases.release(1, ["1"]))
+            # whoever comes first has it
+            retired, *released = await within(asyncio.gather(*asked))
+            assert (len(retired), sum(len(answer["released"]) for answer in released)) in {(1, 0), (0, 1)}
+            assert made.names() == {"0", "2"}
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_worker_that_cannot_leave_works_on_however_often_it_was_asked(at_once: bool) -> None:
+    async def run() -> None:
+        async with shrinkable(1) as made:
+            data = await made.client.scatter([1], hash=False)
+            handlers = made.cluster.workers[0].stream_handlers
+            hear, told = handlers["worker-status-change"], []
+            # it is busy, and hears nothing until it was asked twice
+            handlers["worker-status-change"] = lambda **message: told.append(message)
+            asked = [made.client.retire_workers(names=[0]) for _ in range(2)]
+            if at_once:
+                await within(asyncio.gather(*asked))
+            else:
+                for one in asked:
+                    await within(one)
+            await until(lambda: told and told[-1]["status"] != "closing_gracefully", "it is told to go on")
+            handlers["worker-status-change"] = hear
+            for message in told:
+                hear(**message)
+            assert await within(made.client.submit(sum, data)) == 1
+
+    asyncio.run(run())
+
+
 def test_the_nodes_of_a_job_stay_with_it() -> None:
     async def run() -> None:
         async with shrinkable(4) as made:

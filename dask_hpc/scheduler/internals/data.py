@@ -7,7 +7,7 @@ internals of Dask's scheduler; no decisions are taken here.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from itertools import cycle
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -30,6 +30,24 @@ async def retire(scheduler: Scheduler, addresses: Sequence[str], stimulus_id: st
         workers=list(addresses), close_workers=False, remove=True, stimulus_id=stimulus_id
     )
     return retired.keys()
+
+
+async def retire_or_keep(
+    scheduler: Scheduler, addresses: Sequence[str], retire: Callable[..., Awaitable[Any]], **how: Any
+) -> Mapping[str, Any]:
+    """Have Dask retire these workers (`retire`: stock's method); those that cannot leave take tasks again.
+
+    Stock has them be what they were as it was asked. Those that had not answered yet, when they were asked
+    before, were on their way out, and would be so for ever.
+    """
+    workers = scheduler.workers
+    paused = {at for at in addresses if at in workers and workers[at].status == Status.paused}
+    retired: Mapping[str, Any] = {}
+    try:
+        retired = await retire(workers=list(addresses), **how)
+    finally:
+        take_again(scheduler, set(addresses) - paused - set(retired), how.get("stimulus_id") or "hpc-release")
+    return retired
 
 
 def give_no_more(scheduler: Scheduler, addresses: Iterable[str], stimulus_id: str) -> None:

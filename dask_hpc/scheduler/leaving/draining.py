@@ -14,24 +14,25 @@ from dask_hpc_policies.rules.giving_back import given_back
 from dask_hpc_policies.wording import counted
 
 
-async def drain(
+def drain(
     engine: Engine, nodes: list[Node], reason: Reason, limit_s: float | None = None
-) -> tuple[list[Node], str]:
-    """Wait until nothing is left on nodes but data; gives them, or none, and why (`Rounds.withdraw`)."""
-    if engine.leaving:
-        # what begins now nobody would take back
-        return [], "dask_hpc was uninstalled"
-    future: asyncio.Future[tuple[list[Node], Reason]] = asyncio.get_running_loop().create_future()
+) -> asyncio.Future[tuple[list[Node], str]]:
+    """Have nothing but data left on nodes; gives them, or none, and why (`Rounds.withdraw`).
+
+    It begins in this very call: nobody else gets hold of them.
+    """
+    future: asyncio.Future[tuple[list[Node], str]] = asyncio.get_running_loop().create_future()
 
     def taker(drained: list[Node], why: Reason) -> None:
         if not future.done():
-            future.set_result((drained, why))
+            future.set_result((drained, why.text))
 
-    refusal = engine.rounds.withdraw(nodes, reason, taker, limit_s)
-    if refusal is not None:
-        return [], refusal.text
-    drained, why = await future
-    return drained, why.text
+    if engine.leaving:
+        # what begins now nobody would take back
+        future.set_result(([], "dask_hpc was uninstalled"))
+    elif (refusal := engine.rounds.withdraw(nodes, reason, taker, limit_s)) is not None:
+        taker([], refusal)
+    return future
 
 
 async def finish(engine: Engine, addresses: Collection[str]) -> list[str]:

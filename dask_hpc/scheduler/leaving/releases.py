@@ -125,11 +125,6 @@ class Releases:
         """How many of a group leave the pool: see `Choosing.choose`."""
         return sum(self._choosing.size(node) for node in group if node.id not in self._spare)
 
-    async def _drain(self, group: list[Node], reason: Reason) -> tuple[list[Node], str | None]:
-        """Drain nodes that are in `_leaving`; gives them, or none, and why: None when they were recalled."""
-        drained, why = await drain(self.engine, group, reason)
-        return drained, None if why == _WANTED.text else why
-
     def _looked_at(self, choice: Choice) -> set[str]:
         """Those that have stayed before and could be chosen, or are gone."""
         nodes, among = self.engine.state.nodes.nodes, choice.among
@@ -144,15 +139,22 @@ class Releases:
                 logger.warning("Node %s stays: %s", node, why)
         self.refused |= stay
 
-    async def _let_go(self, group: list[Node], count: int) -> dict[str, Any]:
-        names = {node.id: self._choosing.names(node) for node in group if node.id not in self._spare}
+    def _let_go(self, group: list[Node], count: int) -> Awaitable[dict[str, Any]]:
         so_many = self._choosing.counted(count)
         reason = Reason(ReasonCode.USER_REQUEST, f"{so_many} of the pool to be released")
+        names = {node.id: self._choosing.names(node) for node in group if node.id not in self._spare}
         self._leaving.append(group)
+        return self._retired(group, names, drain(self.engine, group, reason))
+
+    async def _retired(
+        self, group: list[Node], names: dict[str, list[Any]], draining: Awaitable[tuple[list[Node], str]]
+    ) -> dict[str, Any]:
         try:
-            drained, why = await self._drain(group, reason)
+            drained, why = await draining
             if not drained:
-                return {"released": {}, "refused": {} if why is None else dict.fromkeys(names, why)}
+                # recalled ones are none that could not leave
+                stay = () if why == _WANTED.text else names
+                return {"released": {}, "refused": dict.fromkeys(stay, why)}
             retired = await self._retire_nodes(drained)
         finally:
             self._leaving.remove(group)
@@ -176,7 +178,8 @@ class Releases:
         retired: Collection[str] = ()
         try:
             if addresses:
-                retired = await data.retire(self.scheduler, addresses, "hpc-release")
+                stock, how = self.scheduler.retire_workers, {"stimulus_id": "hpc-release"}
+                retired = await data.retire_or_keep(self.scheduler, addresses, stock, **how)
         finally:
             state = self.engine.state
             gone = {id for id, workers in there.items() if workers <= set(retired)}
@@ -237,14 +240,14 @@ class Releases:
             groups = self._by_holder(whole)
             cause = how.get("stimulus_id", "")
             whys = [why_retired(self.engine, group, len(leaving), cause) for group in groups]
-            drains = [self._drain(group, why) for group, why in zip(groups, whys, strict=True)]
+            drains = [drain(self.engine, group, why) for group, why in zip(groups, whys, strict=True)]
             drained: list[Node] = []
             self._leaving += groups
             try:
                 found, busy = await asyncio.gather(asyncio.gather(*drains), finish(self.engine, parts))
                 for group, (quiet, why) in zip(groups, found, strict=True):
                     drained += quiet
-                    if why is not None and not quiet:
+                    if why != _WANTED.text and not quiet:
                         stay |= dict.fromkeys((node.id for node in group), why)
                 stay |= {parts[address]: NOT_ENDED for address in busy}
             finally:
@@ -255,7 +258,7 @@ class Releases:
             retired: Any = {}
             try:
                 if addresses:
-                    retired = await stock(workers=addresses, **how)
+                    retired = await data.retire_or_keep(self.scheduler, addresses, stock, **how)
             finally:
                 stay |= {id: NO_ROOM for id, held in there.items() if not held <= set(retired)}
                 data.take_again(self.scheduler, parts.keys() - set(retired), "hpc-release")
