@@ -51,8 +51,8 @@ _COLUMNS = {
 @click.option("--seed", metavar="N", type=click.IntRange(0), default=0, show_default=True,
               help="Draws the order of the method random.")  # fmt: skip
 @click.option("--time-limit", "time_limit_s", metavar="S", type=Seconds(0.001), default="10 s",
-              show_default=True, help="Longest that the method exact may search; then bound_s stays below "
-              "step_s.")  # fmt: skip
+              show_default=True, help="Longest that the methods exact and packs may search; then bound_s "
+              "stays below step_s.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON line for each application.")
 def place(
     file: Path,

@@ -69,7 +69,8 @@ def plan(
     seed
         Draws the order of ``random``.
     left_s
-        Says how many seconds are left for the search and the integer programs of ``exact``.
+        Says how many seconds are left for the search of ``packs``, and that and the integer programs of
+        ``exact``. The orders try each analysis once.
 
     Raises
     ------
@@ -90,7 +91,7 @@ def plan(
             if best is not None and solved.bound_s < best.step_s:
                 bound = solved.bound_s
         else:
-            best = packs(application, mode)
+            best = packs(application, mode, left_s)
         found = None if best is None else (best.split, best.nodes, best.helper_cores)
     if found is None:
         other = "" if method == "exact" else ", or the method exact"

@@ -144,6 +144,8 @@ def test_a_time_limit_is_for_the_search_before_the_programs_too() -> None:
     application = study(np.random.default_rng(0), 1.05, 0.25, 30)
     whole, asked = packs(application, "asynchronous"), itertools.count()
     found = plan(application, left_s=lambda: -float(next(asked)))
+    # the same where it is all there is
+    assert plan(application, "packs", left_s=lambda: 0.0).step_s > plan(application, "packs").step_s
     assert whole is not None
     assert whole.step_s < found.step_s < math.inf
     assert found.bound_s < found.step_s
