@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from dask_hpc.cli.policy_options import policy_option
+from dask_hpc.cli.policy_options import make_policy, policy_option
 from dask_hpc.cli.replacing import check_replace, force_option
 from dask_hpc.cli.types import NEW_FILE
 from dask_hpc.terminal import json_option
@@ -65,10 +65,21 @@ def demo(
     --only power, has two jobs under a power corridor that moves.
     The last lines are a table, and an HTML report shows what happened.
     """
+    from dask_hpc import capabilities
+    from dask_hpc.demo.rounds import chosen
     from dask_hpc.demo.run import main
+    from dask_hpc.errors import ConfigError
 
     # that of the default name is of an earlier demo
     check_replace(filter(None, (report, trace, plot)), force=force, as_json=as_json)
+    if policy:
+        make_policy(policy, {})
+    # parts of the demo are theirs to bring
+    capabilities.load()
+    try:
+        chosen(only)
+    except ConfigError as error:
+        raise click.UsageError(str(error)) from None
 
     # what the log would say of an interrupt is in one line
     logging.getLogger("distributed").setLevel(logging.CRITICAL)

@@ -12,7 +12,7 @@ import click
 
 from dask_hpc.cli.connection import connected
 from dask_hpc.cli.policy_options import make_policy, param_option
-from dask_hpc.cli.types import PATH, Address, FiniteRange, Seconds
+from dask_hpc.cli.types import SOURCE, Address, FiniteRange, Seconds
 from dask_hpc.cli.workload_options import Setup, option_option, seed_option, share_option, wide_option
 from dask_hpc.terminal import echo_json, echo_pairs, echo_table, json_option
 
@@ -30,7 +30,7 @@ _LONGEST_TICK_S = 3600.0
 
 
 @click.command()
-@click.argument("workload", type=PATH)
+@click.argument("workload", type=SOURCE)
 @click.option("--policy", required=True, metavar="POLICY", help="Name of a policy, or path to a YAML file.")
 @param_option
 @click.option(

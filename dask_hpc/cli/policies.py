@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from dask_hpc.terminal import cell, echo_json, echo_table, json_option, one_line
+from dask_hpc.terminal import cell, echo_json, echo_table, json_option
 
 
 @click.command()
@@ -30,7 +30,7 @@ def policies(name: str | None, as_json: bool) -> None:
     try:
         described = registry.describe(name)
     except ValueError as error:
-        raise click.ClickException(one_line(str(error))) from None
+        raise click.UsageError(str(error)) from None
     if as_json:
         echo_json(described)
     else:

@@ -9,7 +9,6 @@ from typing import Any
 import click
 
 from dask_hpc.cli.types import assignments
-from dask_hpc.terminal import one_line
 
 policy_option = click.option(
     "--policy", metavar="POLICY", help="Name of a policy (see dask hpc policies) or path to a YAML file."
@@ -26,7 +25,7 @@ def make_policy(policy: str, params: dict[str, str]) -> Any:
 
     Raises
     ------
-    click.ClickException
+    click.UsageError
         When there is no such policy or a parameter has a wrong value.
     """
     from dask_hpc_policies import registry
@@ -35,7 +34,7 @@ def make_policy(policy: str, params: dict[str, str]) -> Any:
     try:
         return registry.create(name, **{**params, **own})
     except ValueError as error:
-        raise click.ClickException(one_line(str(error))) from None
+        raise click.UsageError(str(error)) from None
 
 
 def make_policies(policies: Sequence[str], params: dict[str, str]) -> dict[str, Any]:
@@ -45,7 +44,7 @@ def make_policies(policies: Sequence[str], params: dict[str, str]) -> dict[str, 
 
     Raises
     ------
-    click.ClickException
+    click.UsageError
         As `make_policy`, and for a parameter that none of the policies has.
     """
     made: dict[str, Any] = {}
@@ -60,7 +59,7 @@ def make_policies(policies: Sequence[str], params: dict[str, str]) -> dict[str, 
             label = f"{text} ({number})"
         made[label] = make_policy(text, {name: value for name, value in params.items() if name in has})
     if unused:
-        raise click.ClickException(f"none of the policies has a parameter {', '.join(sorted(unused))}")
+        raise click.UsageError(f"none of the policies has a parameter {', '.join(sorted(unused))}")
     return made
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from dask_hpc.cli.replacing import check_folder, check_plot, check_replace, force_option
-from dask_hpc.cli.types import FOLDER, NEW_FILE, PATH, assignments, showing
+from dask_hpc.cli.types import FOLDER, NEW_FILE, SOURCE, assignments, showing, told_of_options
 from dask_hpc.terminal import echo_json, json_option, one_line, progress_bar
 
 
@@ -26,7 +26,7 @@ def _names() -> None:
 
 
 @click.command()
-@click.argument("study", metavar="FILE", type=PATH)
+@click.argument("study", metavar="FILE", type=SOURCE)
 @assignments(
     "--set",
     "overrides",
@@ -77,7 +77,8 @@ def study(
     """
     from dask_hpc.sim.study.study import WRITTEN, StudyInterrupted, load_study, run_study
 
-    chosen = load_study(study, fast=fast, overrides=overrides)
+    with told_of_options():
+        chosen = load_study(study, fast=fast, overrides=overrides)
     files = [] if output is None else [output / name for name in WRITTEN]
     if plot is not None:
         # before the runs, not after them

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -40,11 +41,38 @@ class UnseenPath(GivenPath):
         return path
 
 
+class SourcePath(GivenPath):
+    """One that is there; what has a colon in it, builtin:NAME or an address, is what takes it to judge."""
+
+    def _looked_at(self, path: str, param: Any, ctx: Any) -> Any:
+        if ":" in path:
+            return path
+        try:
+            return super()._looked_at(path, param, ctx)
+        except click.BadParameter as error:
+            self.fail(f"{error.message.rstrip('.')}; what we bring is builtin:NAME.", param, ctx)
+
+
 #: A file that is there; one that is to be written; a folder that is to be filled; a store.
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 NEW_FILE = GivenPath(dir_okay=False, path_type=Path)
 FOLDER = GivenPath(file_okay=False, path_type=Path)
 PATH = UnseenPath()
+#: A workload or a study.
+SOURCE = SourcePath(exists=True, dir_okay=False)
+
+
+@contextmanager
+def told_of_options() -> Iterator[None]:
+    """Have what is wrong with an option, or with ``builtin:NAME``, a usage error; with a file it is none."""
+    from dask_hpc.errors import WorkloadError
+
+    try:
+        yield
+    except WorkloadError as error:
+        if str(error).startswith(("--", "builtin:", "unknown ")):
+            raise click.UsageError(str(error)) from None
+        raise
 
 
 class Address(click.ParamType):

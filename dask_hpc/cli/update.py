@@ -47,13 +47,17 @@ def update(
 
 
 def _checked(text: str) -> tuple[str, str]:
-    """Key and value of ``KEY=VALUE``; raises `ConfigError` for what is no setting or not allowed."""
+    """Key and value of ``KEY=VALUE``, or a usage error."""
     from dask_hpc.config import find
+    from dask_hpc.errors import ConfigError
 
     name, equals, value = text.partition("=")
     if not (name and equals):
         raise click.UsageError(f"{text!r} is not SETTING=VALUE, such as tick=2s")
-    one = find(name)
-    if one.field in ("policy", "policy_params"):
-        raise click.UsageError(f"{name}: --policy and --param change the policy of a cluster")
-    return one.key, one.row.format(one.check(value))
+    try:
+        one = find(name)
+        if one.field in ("policy", "policy_params"):
+            raise click.UsageError(f"{name}: --policy and --param change the policy of a cluster")
+        return one.key, one.row.format(one.check(value))
+    except ConfigError as error:
+        raise click.UsageError(str(error)) from None

@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from dask_hpc.cli.state import state_of
-from dask_hpc.cli.types import PATH, FiniteRange, Seconds, assignments, showing
+from dask_hpc.cli.types import FILE, SOURCE, FiniteRange, Seconds, assignments, showing, told_of_options
 
 if TYPE_CHECKING:
     from dask_hpc.sim import Machine, Options, Result, Workload
@@ -40,7 +41,7 @@ class Setup:
     #: How long a job of that state, or of a running cluster, takes when nobody knows.
     default_s: float | None = None
     #: File with earlier runs, for estimates.
-    recorded: str | None = None
+    recorded: Path | None = None
     #: What is said of the machine's nodes, in the words of YAML workloads.
     pool: dict[str, str] = field(default_factory=dict)
     roles: dict[str, str] = field(default_factory=dict)
@@ -93,16 +94,17 @@ class Setup:
         """The workload, with the share of malleable jobs that was asked for, and its machine."""
         from dask_hpc.sim.workloads.prepare import prepare
 
-        workload, machine = prepare(
-            self.source,
-            nodes=self.nodes,
-            malleable_share=self.malleable_share,
-            seed=self.seed,
-            wide=self.wide,
-            adaptation=self.latency,
-            recorded=self.recorded,
-            options=self.options,
-        )
+        with told_of_options():
+            workload, machine = prepare(
+                self.source,
+                nodes=self.nodes,
+                malleable_share=self.malleable_share,
+                seed=self.seed,
+                wide=self.wide,
+                adaptation=self.latency,
+                recorded=self.recorded,
+                options=self.options,
+            )
         machine = replace(machine, **self._nodes_of(machine.nodes, machine.power))
         if machine.corridor is None:
             if given := [name for name, is_given in self._of_corridor().items() if is_given]:
@@ -128,14 +130,15 @@ class Setup:
         """What is said of the nodes of a machine of `nodes` nodes, and not left to the workload (`drawn`)."""
         from dask_hpc.sim.formats.machine_fields import read_pool, read_power, read_roles
 
-        power = read_power(_field("--power", self.power))
-        if power is not None and drawn is not None:
-            power = replace(drawn, **{watts: getattr(power, watts) for watts in self.power})
-        found = {
-            "pool": read_pool(_field("--pool", self.pool), nodes),
-            "roles": read_roles(_field("--role", self.roles), nodes),
-            "power": power,
-        }
+        with told_of_options():
+            power = read_power(_field("--power", self.power))
+            if power is not None and drawn is not None:
+                power = replace(drawn, **{watts: getattr(power, watts) for watts in self.power})
+            found = {
+                "pool": read_pool(_field("--pool", self.pool), nodes),
+                "roles": read_roles(_field("--role", self.roles), nodes),
+                "power": power,
+            }
         return {name: value for name, value in found.items() if value is not None}
 
     def run_options(self, **more: Any) -> Options:
@@ -211,7 +214,7 @@ wide_option = click.option(
 )
 #: What to simulate.
 _WORKLOAD = (
-    click.argument("workload", type=PATH),
+    click.argument("workload", type=SOURCE),
     showing(_names, "Show the builtin workloads and their options."),
     click.option("--nodes", type=click.IntRange(1, 10_000_000), metavar="N",
                  help="Nodes of the machine; without it, what the workload says."),
@@ -219,7 +222,7 @@ _WORKLOAD = (
     share_option,
     seed_option,
     wide_option,
-    click.option("--recorded", metavar="FILE",
+    click.option("--recorded", type=FILE, metavar="FILE",
                  help="Earlier runs as estimates: a trace, sacct output, or a result of simulate as JSON."),
 )  # fmt: skip
 #: How.

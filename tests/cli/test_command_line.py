@@ -130,6 +130,12 @@ def test_names_are_lower_case_with_hyphens() -> None:
         (["simulate", "", "--policy", "fcfs"], "'' is no path"),
         (["study", ""], "'' is no path"),
         (["parity", "builtin:esp-10", "--policy", "fcfs", "--task-length", "2 h"], "up to 3600 s"),
+        (["parity", "absent.swf", "--policy", "fcfs"], "absent.swf' does not exist"),
+        (["parity", "builtin:esp-10", "--policy", "none"], "unknown policy 'none'"),
+        (["study", "."], "is a directory"),
+        (["update", "tick=never"], "hpc.tick is 'never'; allowed:"),
+        (["update", "none=1"], "there is no setting hpc.none"),
+        (["demo", "--policy", "none"], "unknown policy 'none'"),
     ],
 )
 def test_a_wrong_command_line_is_one_line(arguments: list[str], part: str) -> None:
@@ -151,7 +157,7 @@ def test_a_path_that_cannot_be_is_one_line(tmp_path: Path, arguments: list[str],
 
 
 def test_names_in_errors_and_warnings_have_a_terminal_do_nothing() -> None:
-    refused(run("simulate", "a\x07\x9bb.swf", "--policy", "easy"), 1, "a??b.swf: cannot be read")
+    refused(run("simulate", ":a\x07\x9bb.swf", "--policy", "easy"), 1, ":a??b.swf: cannot be read")
 
 
 def test_who_has_closed_output_or_input_gets_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,7 +188,7 @@ def test_one_policy_is_described() -> None:
 
 
 def test_an_unknown_policy_is_one_line_with_a_suggestion() -> None:
-    refused(run("policies", "pwma-fpsm"), 1, "unknown policy 'pwma-fpsm'", "did you mean 'pwma-fpsma'")
+    refused(run("policies", "pwma-fpsm"), 2, "unknown policy 'pwma-fpsm'", "did you mean 'pwma-fpsma'")
 
 
 def test_doctor() -> None:

@@ -60,11 +60,11 @@ def test_replay_of_another_policy_is_a_comparison(trace: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "part"),
     [
-        (["--policy", "pwma"], 1, "unknown policy 'pwma'"),
-        (["--policy", "absent.yaml"], 1, "absent.yaml"),
-        (["--policy", "pwma-fpsma", "--param", "stp=next"], 1, "unknown parameter 'stp'"),
-        (["--policy", "pwma-fpsma", "--param", "step=far"], 1, "parameter 'step' cannot be 'far'"),
-        (["--policy", "pwma-fpsma", "--param", "min_remaining_s=5 W"], 1, "'5 W'"),
+        (["--policy", "pwma"], 2, "unknown policy 'pwma'"),
+        (["--policy", "absent.yaml"], 2, "absent.yaml"),
+        (["--policy", "pwma-fpsma", "--param", "stp=next"], 2, "unknown parameter 'stp'"),
+        (["--policy", "pwma-fpsma", "--param", "step=far"], 2, "parameter 'step' cannot be 'far'"),
+        (["--policy", "pwma-fpsma", "--param", "min_remaining_s=5 W"], 2, "'5 W'"),
         (["--policy", "pwma-fpsma", "--param", "step"], 2, "not NAME=VALUE"),
         (["--param", "step=next"], 2, "--param needs --policy"),
     ],

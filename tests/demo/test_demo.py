@@ -192,7 +192,6 @@ def test_interrupt_leaves_no_process_behind(tmp_path, moment):
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--policy", "no-such-policy"], "no-such-policy"),
         (["--report", "missing/report.html"], "missing/report.html"),
         (["--trace", "missing/trace.jsonl"], "missing/trace.jsonl"),
         (["--plot", "missing/map.png"], "missing/map.png"),

@@ -72,7 +72,7 @@ def test_a_node_draws_what_the_job_of_its_task_does():
 
 
 def test_an_act_that_there_is_not_is_refused_in_one_line():
-    refused(run("demo", "--only", "heat"), 1, "no act 'heat' (--only); allowed: three-users, ")
+    refused(run("demo", "--only", "heat"), 2, "no act 'heat' (--only); allowed: three-users, ")
 
 
 @pytest.mark.slow

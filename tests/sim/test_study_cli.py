@@ -137,16 +137,16 @@ def test_the_builtin_studies_are_listed() -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [
-        (("builtin:esp-11",), 1, "did you mean 'esp-10'"),
-        (("absent.yaml",), 1, "absent.yaml: cannot be read"),
+        (("builtin:esp-11",), 2, "did you mean 'esp-10'"),
+        (("absent.yaml",), 2, "absent.yaml' does not exist"),
         (("builtin:esp-10", "--set", "seed"), 2, "'seed' is not NAME=VALUE"),
-        (("builtin:esp-10", "--set", "seed=soon"), 1, "--set: seed: expected a whole number"),
-        (("builtin:esp-10", "--set", "option.jobs=5"), 1, "--set: option.jobs: no 'jobs' here"),
+        (("builtin:esp-10", "--set", "seed=soon"), 2, "--set: seed: expected a whole number"),
+        (("builtin:esp-10", "--set", "option.jobs=5"), 2, "--set: option.jobs: no 'jobs' here"),
         (("builtin:figure-5-1", "--jobs", "0"), 2, "--jobs"),
         (("builtin:figure-5-1", "--plot", "none/a.png"), 1, "the figure cannot be written"),
         (("builtin:figure-5-1", "--plot", "there.png"), 2, "there.png exists"),
         (("builtin:figure-5-1", "--output", "there.png/a"), 1, "nothing can be written there: Not a"),
-        (("builtin:figure-5-1", "--set", "seed=\u00b2..3"), 1, "--set: seed: expected a whole number"),
+        (("builtin:figure-5-1", "--set", "seed=\u00b2..3"), 2, "--set: seed: expected a whole number"),
         ((), 2, "Missing argument 'FILE'"),
     ],
 )
