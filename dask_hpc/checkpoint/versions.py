@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -12,6 +13,8 @@ from dask_hpc.checkpoint import manifest as manifests
 from dask_hpc.checkpoint.branch import Past, past_of
 from dask_hpc.checkpoint.manifest import Manifest
 from dask_hpc.errors import CheckpointError, UnknownCheckpoint
+
+logger = logging.getLogger(__name__)
 
 _WHOLE = re.compile(r"[0-9]{6,18}", re.ASCII)
 #: Manifests that are known to be as they were written, by name, number and file, with what is before each
@@ -66,6 +69,18 @@ def unknown(store: Path, name: str, names: Sequence[str]) -> UnknownCheckpoint:
         )
     there = ", ".join(names[:20]) or "none"
     return UnknownCheckpoint(f"no checkpoint is called {name!r} in {store}; there are {there}")
+
+
+def look_for(store: Path, name: str, written: int) -> None:
+    """Log it when the version of a name that was written to a store last is not there; 0: none was."""
+    if written > max(numbers(store / name), default=0):
+        logger.warning(
+            "Version %d of %s is not in %s any more, and the next one is written all the same: was it "
+            "removed, or is this the folder below a mount that has gone?",
+            written,
+            name,
+            store,
+        )
 
 
 def is_whole(path: str, name: str, version: int) -> bool:

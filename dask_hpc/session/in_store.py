@@ -16,7 +16,7 @@ from dask_hpc.checkpoint.draft import Draft
 from dask_hpc.checkpoint.plan import Plan, Written
 from dask_hpc.checkpoint.store import Store
 from dask_hpc.checkpoint.store_threads import PATIENCE_S, Asked, SilentStoreError
-from dask_hpc.checkpoint.versions import Version, numbers
+from dask_hpc.checkpoint.versions import Version, look_for, numbers
 from dask_hpc.clock import stopwatch_s
 from dask_hpc.config import find
 from dask_hpc.errors import CheckpointError
@@ -50,18 +50,10 @@ def check_newest(store: Store, name: str, newest: int, written: int = 0) -> None
     written
         The one that the session has written there last, which is looked for; 0: none.
     """
-    found = numbers(store.folder / name)
-    there = max(found, default=0)
+    there = max(numbers(store.folder / name), default=0)
     if there > newest:
         raise CheckpointError(unknown(str(store.folder), there, name))
-    if written and written not in found:
-        logger.warning(
-            "Version %d of %s is not in %s any more, and the next one is written all the same: was it "
-            "removed, or is this the folder below a mount that has gone?",
-            written,
-            name,
-            store.folder,
-        )
+    look_for(store.folder, name, written)
 
 
 def unknown(where: str, version: int, name: str) -> str:

@@ -6,6 +6,7 @@ import itertools
 import json
 import uuid
 from dataclasses import replace
+from pathlib import Path
 
 import dask.array as da
 import numpy as np
@@ -82,9 +83,13 @@ def made(scheme=None, hosts=4):
     return Record(drawn(), found, dict(plan.files), tuple(where), places, groups)
 
 
-def test_a_record_comes_back_as_it_was_with_where_each_block_is(tmp_path):
+def test_a_record_comes_back_as_it_was_with_where_each_block_is(tmp_path, monkeypatch):
     record = made(Scheme("partner"))
     write_record(str(tmp_path), record.id, dump(record))
+    (path,) = records.records(str(tmp_path))
+    assert Path(path).stat().st_mode & 0o077 == 0
+    # others are dropped meanwhile
+    monkeypatch.setattr(records, "records", lambda folder: [f"{folder}/{drawn()}.version", path])
     (text,) = read_records(str(tmp_path))
     back = parse(text)
     assert back.files == record.files
@@ -115,6 +120,10 @@ def test_what_can_be_read_is_what_the_scheme_promises_and_one_more_is_too_many(s
         # one that is in no group is lost with its memory
         alone = replace(record, homes=(*record.homes, homes(5)[-1]))
         assert alone.losses_survived == 0
+        # so many as the part with the fewest parities
+        first, *rest = record.groups[0].stripes
+        fewer = Group(record.groups[0].blobs, (replace(first, parities=first.parities[1:]), *rest))
+        assert replace(record, groups=(fewer, *record.groups[1:])).losses_survived == promised - 1
 
 
 @pytest.mark.parametrize("scheme", [Scheme("partner"), Scheme("xor", 4), Scheme("reed-solomon", 4)])
@@ -162,6 +171,7 @@ BAD = {
     "a segment too many": lambda told: told["manifest"]["packs"].update({"8": "0" * 32}),
     "a part backwards": lambda told: told["groups"][0]["stripes"][0]["parts"][0].update(start=9, stop=1),
     "a block too few": lambda told: told["places"].pop(),
+    "less than nothing": lambda told: told["groups"][0]["blobs"][0]["segments"][0].__setitem__(1, -1),
     "no segment": lambda told: told["manifest"]["packs"].pop("0"),
     "another file": lambda told: told["files"].update(more="AAAA"),
     "no base64": lambda told: told["files"].update(dict.fromkeys(told["files"], "?")),

@@ -172,3 +172,15 @@ def test_what_hangs_on_data_on_an_actor_or_on_what_is_lost_could_not_be_made_aga
     add("other", "plain")
     found = reads.not_remade(SimpleNamespace(tasks=tasks), ["child", "other", "unknown"])
     assert found == {"child"}
+
+
+@live(workers=1)
+async def test_a_store_whose_mount_has_gone_is_said_and_no_number_is_given_twice(c, s, a, tmp_path, caplog):
+    rt = await dask_hpc.install(c)
+    store, value = tmp_path / "store", await c.scatter(1)
+    assert (await rt.checkpoint(value, "value", store=store)).version == 1
+    store.rename(tmp_path / "gone")
+    assert (await rt.checkpoint(value, "value", store=store)).version == 2
+    assert (await rt.checkpoint(value, "value", store=store)).version == 3
+    told = [text for text in caplog.messages if "of value is not in" in text]
+    assert [text.partition(" is ")[0] for text in told] == ["Version 1 of value"]

@@ -20,7 +20,7 @@ from dask_hpc.checkpoint.segments import NO_ROOM
 from dask_hpc.checkpoint.services import closed
 from dask_hpc.checkpoint.store import Store
 from dask_hpc.checkpoint.store_threads import in_store, soon
-from dask_hpc.checkpoint.versions import numbers
+from dask_hpc.checkpoint.versions import look_for, numbers
 from dask_hpc.clock import stopwatch_s
 from dask_hpc.errors import CheckpointError
 from dask_hpc.scheduler.checkpoint.commit import Commit
@@ -64,8 +64,9 @@ class ToLevels:
         self._gate = gate
         self._watched = watched
         self._protected, self._held, self._left, self._reading = protected, held, left, reading
-        #: The newest version of each name.
+        #: The newest version of each name, and that which was written to each store last.
         self._newest: Counter[str] = Counter()
+        self._stored: Counter[tuple[str, str]] = Counter()
         #: Most bytes per second that writing a version has reached; 0: it is not known.
         self.written_bytes_s = 0.0
         self.silent = Silent(state)
@@ -171,9 +172,11 @@ class ToLevels:
         """Level L3."""
         store, writing, name = Store(folder), commit.writings["L3"], commit.plan.name
         in_memory, before = self._held.newest(name), commit.version
-        # the number of what has just been written to memory, or one above all that is there
-        after = commit.version - 1 if commit.levels and commit.version else self._left.newest(name)
-        beginning = asyncio.ensure_future(in_store(store.begin, commit.stored, after))
+        # the number of what has just been written to memory, or one above all that is there, or was
+        last = self._stored[folder, name]
+        above = max(self._left.newest(name), last)
+        after = commit.version - 1 if commit.levels and commit.version else above
+        beginning = asyncio.ensure_future(in_store(_begun, store, commit.stored, after, last))
         try:
             draft = await asyncio.shield(beginning)
         except asyncio.CancelledError:
@@ -216,6 +219,7 @@ class ToLevels:
             self._protected.give_up(writing.draft)
             await asyncio.shield(in_store(draft.abandon))
             raise
+        self._stored[folder, name] = version.version
         commit.path, commit.nbytes = version.path, version.bytes
         commit.levels = (*commit.levels, "L3")
         copies = _copies(writing.blocks, version.path)
@@ -248,6 +252,13 @@ class ToLevels:
     def _unread(self, names: Collection[str] | None) -> bool:
         """Whether no task of these names is there; None: it cannot be told which names."""
         return names is not None and not runs.in_use(self._scheduler, names)
+
+
+def _begun(store: Store, plan: Plan, after: int, last: int) -> Draft:
+    """The next version of a store, which is to have `last` of its name."""
+    draft = store.begin(plan, after)
+    look_for(store.folder, plan.name, last)
+    return draft
 
 
 def _copies(blocks: Mapping[Any, Block], folder: str, draft: str = "") -> dict[Any, tuple[Copy, str]]:
