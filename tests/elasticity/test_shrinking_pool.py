@@ -1,11 +1,12 @@
-"""A release that is limited to some workers, as those of one pool, takes none of the others."""
+"""What leaves is what was named, and what it holds goes to those that stay."""
 
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from elastic_clusters import shrinkable
-from elastic_work import until
+from elastic_work import until, within
 
 import dask_hpc
 
@@ -41,5 +42,33 @@ def test_a_job_gives_up_nodes_of_that_pool_alone_and_only_those_are_refused() ->
                 await made.cluster.ask("release", count=1, among=[3])
                 assert set(made.cluster.refused) == {"2", "3"}
             await job.wait(10)
+
+    asyncio.run(run())
+
+
+def test_what_leaving_workers_hold_moves_once_to_those_that_stay() -> None:
+    async def run() -> None:
+        async with shrinkable(4) as made:
+            took: list[str] = []
+
+            def counting(name: str, gather: Any) -> Any:
+                async def gathered(*args: Any, **kwargs: Any) -> Any:
+                    took.append(name)
+                    return await gather(*args, **kwargs)
+
+                return gathered
+
+            # workers in one process have the same memory otherwise
+            made.scheduler.extensions["amm"].measure = "managed"
+            held = []
+            for name, worker in made.cluster.workers.items():
+                # the one that has most stays, and is none that Dask would move anything to
+                values = [bytes([name, number]) * (5_000_000 if name == 0 else 10) for number in range(5)]
+                held += await made.client.scatter(values, workers=[worker.address], hash=False)
+                worker.gather_dep = counting(str(name), worker.gather_dep)
+            made.cluster.scale(1)
+            await made.size(1)
+            assert set(took) == made.names() == {"0"}
+            assert [value[1] for value in await within(made.client.gather(held))] == [*range(5)] * 4
 
     asyncio.run(run())

@@ -144,7 +144,13 @@ class Releases:
         reason = Reason(ReasonCode.USER_REQUEST, f"{so_many} of the pool to be released")
         names = {node.id: self._choosing.names(node) for node in group if node.id not in self._spare}
         self._leaving.append(group)
-        return self._retired(group, names, drain(self.engine, group, reason))
+        draining = drain(self.engine, group, reason)
+        if draining.done():
+            # it is quiet already, and takes nothing from those that leave beside it
+            leaving = {at for node in draining.result()[0] if node.id in names for at in node.workers}
+            takes = [ws.address for ws in self.scheduler.running if ws.address in leaving]
+            data.give_no_more(self.scheduler, takes, "hpc-release")
+        return self._retired(group, names, draining)
 
     async def _retired(
         self, group: list[Node], names: dict[str, list[Any]], draining: Awaitable[tuple[list[Node], str]]
