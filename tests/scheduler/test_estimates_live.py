@@ -9,6 +9,8 @@ from helpers import engine, live, record, started, until
 from tasks import inc, slow_inc
 
 import dask_hpc
+from dask_hpc.scheduler.tables.job_table import JobTable
+from dask_hpc_policies.jobs.jobspec import JobSpec, resolve
 from dask_hpc_policies.model import JobView
 
 
@@ -71,3 +73,37 @@ async def test_held_tasks_are_expected_to_take_what_earlier_ones_of_their_names_
         assert rows[strange.id]["held_task_s"] is None
         assert rows[first.id]["held_task_s"] is None
     assert len(await c.gather([*known, *strangers])) == 60
+
+
+@pytest.mark.parametrize(
+    ("odd", "nodes_up"),
+    [
+        ({}, 2),
+        ({"expansions": 1}, 2),
+        ({"shrinks": 1}, 2),
+        ({"interrupted_s": 5.0}, 2),
+        ({"start_s": None}, 2),
+        ({}, 1),
+        ({"nodes": {}}, 0),
+        ({"is_default": True}, 2),
+    ],
+)
+def test_a_run_teaches_how_long_the_next_one_takes_if_it_was_of_one_size_from_start_to_end(odd, nodes_up):
+    table, spec = JobTable(), JobSpec(name="j", nodes=2)
+    ran, waits = (table.add(spec, resolve(spec, 2), submit_s=0.0, client="c") for _ in range(2))
+    for job in (ran, waits):
+        table.queue(job.id, 1.0)
+    for name, value in {"start_s": 2.0, "nodes": {"a": None, "b": None}, **odd}.items():
+        setattr(ran, name, value)
+    table.completed(ran, nodes_up, 10.0)
+    assert waits.request.recorded_s == (8.0 if (odd, nodes_up) == ({}, 2) else None)
+
+
+def test_a_run_of_which_tasks_were_let_go_teaches_nothing():
+    table, spec = JobTable(), JobSpec(name="j", nodes=1)
+    job = table.add(spec, resolve(spec, 1), submit_s=0.0, client="c")
+    job.start_s, job.nodes = 0.0, {"a": None}
+    job.expected.came(None, 2)  # type: ignore[arg-type]
+    job.expected.ended(None, 1.0)  # type: ignore[arg-type]
+    table.completed(job, 1, 10.0)
+    assert not table.recorded.totals

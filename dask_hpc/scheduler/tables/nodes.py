@@ -255,7 +255,7 @@ class NodeTable:
 
     def views(self, now_s: float) -> tuple[NodeView, ...]:
         """All nodes as a policy sees them."""
-        if self._limited and now_s - self._aged_s >= _STEP_S:
+        if now_s - self._aged_s >= _STEP_S:
             self._aged_s = now_s
             self._limited = {id: node for id, node in self._limited.items() if self.nodes.get(id) is node}
             aged = [node.age(now_s) for node in self._limited.values()]  # every one of them, not the first
