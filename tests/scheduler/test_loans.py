@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import pytest
+
 from dask_hpc.scheduler.internals.allotment import HOLD
 from dask_hpc.scheduler.placing import lending as of_lending
 from dask_hpc.scheduler.tables.jobs import JobRecord
@@ -51,3 +53,27 @@ def test_what_a_job_held_for_want_of_a_node_is_sent_once_but_for_what_is_another
     assert tasks["rest"].worker_restrictions is job.reach
     assert tasks["of another"].worker_restrictions is HOLD
     assert not job.nodeless
+
+
+@pytest.mark.parametrize(
+    ("node", "given", "who"),
+    [
+        ({}, {}, ["stays"]),
+        ({"reserved": 0}, {}, []),
+        ({"leaves": None}, {}, []),
+        ({"job": "alone"}, {}, []),
+        ({"job": "ended"}, {}, ["stays"]),
+        ({}, {"lends": False}, []),
+        ({}, {"there": False}, []),
+    ],
+    ids=["it changes hands", "held", "all have to leave", "exclusive", "of nobody", "kept by a part", "gone"],
+)
+def test_threads_of_a_node_that_changes_hands_are_lent_to_who_need_not_leave_it(node, given, who):
+    active = {
+        id: SimpleNamespace(request=SimpleNamespace(exclusive=id == "alone")) for id in ("alone", "holds")
+    }
+    facts = {"job": "holds", "reserved": 3, "leaves": lambda job: job == "goes", **node}
+    at = {"a": SimpleNamespace(**facts)} if given.get("there", True) else {}
+    state = SimpleNamespace(nodes=SimpleNamespace(at=at), jobs=SimpleNamespace(active=active))
+    lending = of_lending.Lending(state, SimpleNamespace(lends=lambda node: given.get("lends", True)))
+    assert lending._changing("a", ["goes", "stays"]) == who
