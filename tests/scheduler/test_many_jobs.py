@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from types import SimpleNamespace
 
 import dask
 import pytest
@@ -12,8 +13,12 @@ from tasks import inc
 
 import dask_hpc
 from dask_hpc.errors import JobFailed, UnknownJob
+from dask_hpc.scheduler.core.controller import Controller
 from dask_hpc.scheduler.tables import job_table
 from dask_hpc.scheduler.tables.job_table import JobTable
+from dask_hpc.scheduler.tables.parts import Parts
+from dask_hpc_policies import registry
+from dask_hpc_policies.decision import ReasonCode
 from dask_hpc_policies.jobs.jobspec import JobSpec, resolve
 
 
@@ -93,3 +98,26 @@ def test_who_asks_for_a_job_that_is_not_known_is_told_of_some():
     said = str(caught.value)
     assert len(said) < 300
     assert said.endswith("j-49, j-50, and 30 before them")
+
+
+def test_the_feed_says_again_what_holds_on_once_something_else_has_happened_to_that_job():
+    settings = SimpleNamespace(decisions_keep=100)
+    state = SimpleNamespace(settings=settings, jobs=SimpleNamespace(active={"heat-1": None, "late-2": None}))
+    controller = Controller(state, Parts(), None, registry.create("fcfs"))
+
+    def told(job, text, result="held"):
+        before = len(controller.decisions)
+        controller._say(1.0, "tick", "hold", job, None, ReasonCode.BEHIND_HEAD, text, result)
+        return len(controller.decisions) > before
+
+    assert told("heat-1", "2 nodes are idle")
+    assert not told("heat-1", "2 nodes are idle")
+    assert told("late-2", "2 nodes are idle"), "another one"
+    assert told("heat-1", "2 nodes are idle", "refused"), "in another respect"
+    assert told("heat-1", "1 node is idle")
+    assert not told("heat-1", "1 node is idle")
+    assert all(told("heat-1", "it has started", "done") for _ in range(2))
+    assert told("heat-1", "1 node is idle")
+    assert not told("late-2", "2 nodes are idle")
+    assert all(told("ended-3", "it has ended", "refused") for _ in range(2))
+    assert [told("", "the policy failed", "failed") for _ in range(2)] == [True, False]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
+from types import SimpleNamespace
+
 import pytest
 from click.testing import CliRunner
 from distributed.utils_test import captured_logger
@@ -11,6 +14,7 @@ import dask_hpc
 from dask_hpc.cli import hpc
 from dask_hpc.scheduler.rpc import status
 from dask_hpc.scheduler.tables import parts
+from dask_hpc.trace.records import DRAW, LENDING, JobEvent, Other, decode_line
 from dask_hpc_widgets import static, views
 from dask_hpc_widgets.views import Picture, View
 
@@ -63,3 +67,36 @@ async def test_a_part_adds_a_section_and_one_that_fails_says_so_once(c, s, a, b,
     command = ["status", "--address", s.address]
     shown = await c.loop.run_in_executor(None, lambda: CliRunner().invoke(hpc, command))
     assert "power:\n  measured w  42.50\n  nodes       0\n" in shown.output
+
+
+def test_who_watches_gets_what_nodes_and_jobs_have_done_since_or_all_that_is_known():
+    records, state = deque(maxlen=3), SimpleNamespace(records=(), recorded=0)
+    methods = status.StatusMethods(SimpleNamespace(state=state), None, None)
+    state.records = records
+
+    def happens(record):
+        records.append(record)
+        state.recorded += 1
+
+    def told(since):
+        found = methods.happened(since)
+        assert found["number"] == methods.happened()["number"]
+        return [decode_line(line) for line in found["lines"]], found["whole"]
+
+    begun = methods.happened()["number"]
+    drawn_by = {"t_s": 2.0, "drawn_w": 50.0, "bill": {"heat-1": 50.0}}
+    one, two = (JobEvent(t_s=t_s, job="heat-1", state="running") for t_s in (1.0, 3.0))
+    happens(one)
+    assert told(0) == ([one], True)
+    seen = methods.happened()["number"]
+    assert told(seen) == ([], False)
+    happens(Other(kind=LENDING, data={"job": "heat-1"}))
+    happens(Other(kind=DRAW, data=drawn_by))
+    shown = Other(kind=DRAW, data={"t_s": 2.0, "drawn_w": 50.0})
+    assert told(seen) == ([shown], False)
+    assert told(begun) == ([one, shown], False), "all of it is kept"
+    happens(two)
+    assert told(seen) == ([shown, two], False)
+    assert told(begun) == ([shown, two], True), "the first is not kept any more"
+    assert told(seen + 100) == ([shown, two], True), "of an earlier installation"
+    assert drawn_by["bill"], "who has drawn it is still in the trace"
