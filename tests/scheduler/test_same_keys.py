@@ -12,6 +12,7 @@ from distributed import Client
 from helpers import (
     Gate,
     addresses_of,
+    asleep,
     engine,
     live,
     owner_of,
@@ -156,6 +157,33 @@ async def test_a_cancel_takes_nothing_that_its_client_has_submitted_elsewhere_to
     else:
         assert await within(c.gather([*mine, *again]), 10) == [0, 1, 2, 3] * 2
     await other.close()
+
+
+@live(1, config={"hpc.sweep": "5 s"})  # no look at what is done meanwhile
+async def test_who_has_submitted_what_is_forgotten_when_all_is_handed_back(c, s, worker):
+    rt, first, second = await dask_hpc.install(c), Gate(), Gate()
+
+    def both(gate):
+        return c.compute(dask.delayed(through)(1, gate, dask_key_name="both"))
+
+    async with rt.job("first", nodes=1) as job:
+        await started(s, job)
+        mine = both(first)
+        await until(lambda: first.arrived, "it executes")
+        with dask.annotate(hpc_job=None):
+            again = both(first)
+        await until(lambda: engine(s).guests._asked, "it is wanted in no job, too")
+        first.open()
+        assert await within(c.gather([mine, again])) == [1, 1]
+    await asleep(s)
+    del mine, again
+    await until(lambda: "both" not in s.tasks, "nobody wants it")
+    async with rt.job("second", nodes=1) as job:
+        future = both(second)
+        await until(lambda: second.arrived, "it executes")
+        await job.cancel()
+        await until(future.cancelled, "in no other job")
+    second.open()
 
 
 @pytest.mark.parametrize("plain", [True, False])

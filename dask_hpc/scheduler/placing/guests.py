@@ -45,6 +45,11 @@ class Guests:
         #: How often all of these are looked at: at a sweep, which comes again.
         self._pace = Pace(lambda in_s: None)
 
+    def clear(self) -> None:
+        """Forget who has submitted what: it is all handed back."""
+        self._lost.clear()
+        self._asked.clear()
+
     def invite(self, needed: list[TaskState], job: JobRecord) -> None:
         """Let a job make what is needed of others that have no node, and what that depends on."""
         owner = self.state.owner

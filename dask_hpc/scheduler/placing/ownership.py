@@ -383,6 +383,7 @@ class Ownership:
         state = self.state
         scheduler = state.scheduler
         self._bound.clear()
+        self.guests.clear()
         while state.owner:
             unplaced = []
             for key in list(islice(state.owner, _CHUNK)):
