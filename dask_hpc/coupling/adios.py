@@ -46,7 +46,8 @@ def forward(
     ----------
     name, scheduler, security
         As of `Source`. Each field of the flow is a global array of the stream, of the same name, shape and
-        type; what else is in the stream is not read.
+        type; what else is in the stream is not read. The name may be the end of a path: `T` is `/fields/T`
+        where there is no other of that end.
     stream
         What the program has opened for writing.
     engine, parameters
@@ -82,14 +83,15 @@ def forward(
         told = {"OpenTimeoutSecs": math.ceil(timeout), **(parameters or {})}
         io.set_parameters({key: str(value) for key, value in told.items()})
         taken = 0
-        #: Of each field, the blocks that are known to cover it.
+        #: Of each field its name in the stream, and the blocks that are known to cover it.
+        named = {one.name: one.name for one in fields}
         covered: dict[str, list[tuple[str, str]]] = {}
         with adios2.Stream(io, os.fspath(stream), "r") as steps:
             while _next(adios2, steps):
                 for one in fields:
-                    _check(adios2, steps, one)
-                    _check_blocks(steps, one, covered)
-                    steps.read_in_buffer(one.name, arrays[one.name], *map(list, parts[one.name]))
+                    _check(adios2, steps, one, named)
+                    _check_blocks(steps, one, named[one.name], covered)
+                    steps.read_in_buffer(named[one.name], arrays[one.name], *map(list, parts[one.name]))
                 taken += source.send(steps.current_step(), arrays, at)
                 steps.end_step()
     return taken
@@ -130,14 +132,18 @@ def _next(adios2: Any, steps: Any) -> bool:
             raise CouplingError("the program that writes the stream was lost; start it, and this, again")
 
 
-def _check(adios2: Any, steps: Any, field: Field) -> None:
-    """Raise `ValueError` when a field is not in the stream as it is declared."""
-    variable = steps.inquire_variable(field.name)
+def _check(adios2: Any, steps: Any, field: Field, named: dict[str, str]) -> None:
+    """Note the name of a field in the stream; raise `ValueError` when it is not there as it is declared."""
+    variable = steps.inquire_variable(named[field.name])
     if variable is None:
-        there = ", ".join(map(repr, steps.available_variables())) or "none"
-        raise ValueError(
-            f"the stream has no {field.name!r}; allowed: one of its variables, which are {there}"
-        )
+        there = list(steps.available_variables())
+        ends = [name for name in there if name.rpartition("/")[2] == field.name]
+        if len(ends) != 1:
+            what = f"has {len(ends)} that end in '/{field.name}'" if ends else f"has no {field.name!r}"
+            said = ", ".join(map(repr, there)) or "none"
+            raise ValueError(f"the stream {what}; allowed: one of its variables, which are {said}")
+        named[field.name] = ends[0]
+        variable = steps.inquire_variable(ends[0])
     shape, kind = tuple(variable.shape()), variable.type()
     with suppress(KeyError):  # of what NumPy has no type for
         kind = np.dtype(adios2.type_adios_to_numpy(kind)).name
@@ -148,13 +154,15 @@ def _check(adios2: Any, steps: Any, field: Field) -> None:
         )
 
 
-def _check_blocks(steps: Any, field: Field, covered: dict[str, list[tuple[str, str]]]) -> None:
+def _check_blocks(
+    steps: Any, field: Field, name: str, covered: dict[str, list[tuple[str, str]]]
+) -> None:
     """Raise `ValueError` when no block of a step has an index of a field.
 
     What is not there is not read: the array would have there what it had before. Blocks may overlap, and
     some engines tell of none.
     """
-    told = steps.engine.blocks_info(field.name, steps.current_step())
+    told = steps.engine.blocks_info(name, steps.current_step())
     blocks = [(one["Start"], one["Count"]) for one in told]
     if not blocks or blocks == covered.get(field.name) or any(one["IsReverseDims"] == "True" for one in told):
         return

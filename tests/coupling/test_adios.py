@@ -32,8 +32,9 @@ with Stream(io, sys.argv[1], "w") as stream:
         if step and "overlap" in sys.argv:
             # an edge of one is in the other as well, and the rest lacks
             parts = (0, 3), (2, 5)
+        name = "/of/T" if "path" in sys.argv else "T"
         for begin, end in parts:
-            stream.write("T", field[begin:end], [8, 6], [begin, 0], [end - begin, 6])
+            stream.write(name, field[begin:end], [8, 6], [begin, 0], [end - begin, 6])
         stream.write("other", step)
         stream.end_step()
     if "dies" in sys.argv:
@@ -80,7 +81,7 @@ async def coupled(c, s, tmp_path, fields, steps, *more, size=1):
 async def test_steps_of_a_stream_are_those_of_the_flow_however_many_read_it(c, s, a, b, tmp_path):
     T = {"T": (("y", "x"), (8, 6), "float64")}
     # every reader has to be there before the first step
-    flow, values, program, readers = await coupled(c, s, tmp_path, T, 4)
+    flow, values, program, readers = await coupled(c, s, tmp_path, T, 4, "path")
     whole = [[[step + (6 * y + x) / 1000 for x in range(6)] for y in range(8)] for step in range(4)]
     found = [each async for each in values]
     assert [step for step, _ in found] == [0, 1, 2, 3]
