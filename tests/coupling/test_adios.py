@@ -24,6 +24,8 @@ io = adios.declare_io("program")
 io.set_engine("SST")
 with Stream(io, sys.argv[1], "w") as stream:
     for step in range(int(sys.argv[2])):
+        if step and "on" in sys.argv:
+            sys.stdin.readline()
         stream.begin_step()
         field = step + np.arange(48.0).reshape(8, 6) / 1000
         parts = ((0, 3), (3, 8))
@@ -117,8 +119,9 @@ async def test_a_step_of_which_the_program_has_written_a_part_alone_is_not_hande
     c, s, a, tmp_path, parts, lacks
 ):
     T = {"T": (("y", "x"), (8, 6), "float64")}
-    flow, values, program, readers = await coupled(c, s, tmp_path, T, 2, parts)
+    flow, values, program, readers = await coupled(c, s, tmp_path, T, 2, parts, "on")
     assert (await anext(values))[0] == 0
+    program.stdin.write(b"\n")
     # the rows that are not there would be those of the step before
     why = f"'T' has no block at y={lacks}"
     with pytest.raises(CouplingError, match=f"rank 0 has ended with ValueError: {why}"):
