@@ -7,13 +7,15 @@ import importlib
 import statistics
 from types import SimpleNamespace
 
+import dask
 import encrypted
 import pytest
 from coupled import FIELDS, HALVES, Refers, first, opened, rings, started, under_way
 from distributed import Client, Scheduler, Security, Worker, wait
+from distributed.core import Status
 from distributed.utils_test import gen_test
 from helpers import Gate, live, through, until
-from sources import asked, nothing_left, producers, told
+from sources import asked, nothing_left, producers, told, whole
 from tasks import inc
 
 import dask_hpc
@@ -336,6 +338,24 @@ async def test_a_flow_that_is_closed_says_so_to_its_sources_and_readers(c, s, a)
         await flow.on_step(print)
     await flow.close()
     await nothing_left(s, a)
+
+
+@live(workers=1, timeout=60)
+async def test_a_flow_whose_scheduler_is_gone_says_so_on_both_ends(c, s, a):
+    flow, values = await started(c)
+    source = await asyncio.to_thread(dask_hpc.Source, "heat", s.address, timeout=30)
+    assert await asyncio.to_thread(source.send, 0, {"T": whole(0)})
+    assert await anext(values) == (0, 0.0)
+    await s.close()
+    gone = pytest.raises(CouplingError, match="flow 'heat' has failed: the scheduler cannot be reached")
+    with gone:
+        await anext(values)
+    await until(lambda: a.status == Status.closed, "the worker has heard")
+    with dask.config.set({"distributed.comm.timeouts.connect": "500 ms"}):
+        with gone:
+            await asyncio.to_thread(source.send, 1, {"T": whole(1)})
+        await asyncio.to_thread(source.close)
+    await flow.close()
 
 
 @live(workers=1)
