@@ -151,6 +151,19 @@ async def test_a_step_costs_each_worker_one_message_and_its_value_needs_no_other
         heard.append("gather")
         return await gather(*args, **more)
 
+    woken, known, stream, hear = [], [], s.client_comms[c.id], c._stream_handlers["key-in-memory"]
+    send = stream.send
+
+    def sends(*messages):
+        woken.extend(one["key"] for one in messages if one.get("key", "").startswith("hpc-flow-"))
+        send(*messages)
+
+    def knows(key, **more):
+        known.append(key)
+        hear(key=key, **more)
+
+    monkeypatch.setattr(stream, "send", sends)
+    monkeypatch.setitem(c._stream_handlers, "key-in-memory", knows)
     s.handlers.update({RPC: hears, "gather": gathers})
     try:
         async with producers(s, (0, 3), (3, 6), (6, 8)) as made:
@@ -166,6 +179,9 @@ async def test_a_step_costs_each_worker_one_message_and_its_value_needs_no_other
                     heard.clear()
             assert heard.count("flow_whole") == 2 * 5
             assert {"flow_begin", "gather"}.isdisjoint(heard)
+            # the client is told of both parts of a step at once
+            assert len(woken) == 6, woken
+            assert sum(key.startswith("hpc-flow-") for key in known) == 2 * 6, known
     finally:
         s.handlers.update({RPC: handler, "gather": gather})
     await flow.close()

@@ -44,9 +44,9 @@ _REMEMBERED = 100
 #: What a worker is told of blocks that nobody wants.
 _NOT_KEPT = {"kept": False, "room": 0}
 
-#: What makes awaited data a result of a worker: its address, the key, size and type, and whether it may be
-#: brought again (`Awaited.bring`).
-Bring = Callable[[str, Any, int, str, bool], Literal["", "refused", "later"]]
+#: What makes awaited data a result of a worker: its address, the key, size and type, whether it may be
+#: brought again, and whether it is a part of a step that lacks others (`Awaited.bring`).
+Bring = Callable[[str, Any, int, str, bool, bool], Literal["", "refused", "later"]]
 
 
 class Flows:
@@ -293,7 +293,7 @@ class Flows:
             if left < 2:
                 # until all parts are there its values wait: the last one decides for the whole step
                 self.splits.aim(found, turn)
-            if not (answer := self._bring(worker, key, nbytes, type_name, held)):
+            if not (answer := self._bring(worker, key, nbytes, type_name, held, left > 1)):
                 break
             if answer == "refused":
                 return _NOT_KEPT
@@ -346,6 +346,8 @@ class Flows:
 
     def _moved(self, key: Any, start: str, finish: str) -> None:
         """Nobody wants it any more; or what was there is lost, and somebody needs it."""
+        if finish == "memory":
+            return
         id, turn, place = key.rsplit("-", 2)
         flow = self._by_id.get(id)
         if finish == "forgotten":

@@ -159,7 +159,7 @@ _FIELDS: Mapping[Any, list[str]] = {
 #: Attributes of a running scheduler, and handlers that are wrapped.
 _ATTRIBUTES = (
     "tasks workers running plugins extensions unrunnable queued idle_task_count clients handlers "
-    "stream_handlers stream_comms periodic_callbacks loop WORKER_SATURATION total_occupancy "
+    "stream_handlers stream_comms client_comms periodic_callbacks loop WORKER_SATURATION total_occupancy "
     "_workers_added_total _workers_removed_total no_workers_timeout _no_workers_since worker_plugins "
     "bandwidth rpc _broker idle total_nthreads resources task_groups task_prefixes transition_log "
     "_TRANSITIONS_TABLE UNKNOWN_TASK_DURATION"

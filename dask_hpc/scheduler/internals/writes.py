@@ -121,11 +121,13 @@ def drop_resource(scheduler: Scheduler, name: str) -> None:
 
 
 def arrive(
-    scheduler: Scheduler, ts: TaskState, ws: WorkerState, nbytes: int, type_name: str, stimulus_id: str
-) -> bool:
+    scheduler: Scheduler, ts: TaskState, ws: WorkerState, nbytes: int, type_name: str, stimulus_id: str,
+    part: bool,
+) -> bool:  # fmt: skip
     """Make a task that waits for its data a result that a worker has; whether the worker can have it now.
 
-    One that is being emptied can: its results are moved.
+    One that is being emptied can: its results are moved. Of a `part`, for which nobody waits without the
+    others, clients hear with what they are told next.
     Who watches the scheduler sees the end of a task like others; that it was on the worker before is left
     out: nothing was sent, no slot taken. It is not run later either: when the data is lost, it waits again.
     """
@@ -147,21 +149,19 @@ def arrive(
         try:
             if (transition := plugin.transition) is not nothing:
                 transition(
-                    key,
-                    "processing",
-                    "memory",
-                    stimulus_id=stimulus_id,
-                    worker=ws.address,
-                    nbytes=nbytes,
-                    type=b"",
-                    typename=type_name,
-                    startstops=NO_RUN,
-                )
+                    key, "processing", "memory", stimulus_id=stimulus_id, worker=ws.address, nbytes=nbytes,
+                    type=b"", typename=type_name, startstops=NO_RUN,
+                )  # fmt: skip
         except Exception:
             logger.info("Plugin failed with exception", exc_info=True)
     if recommendations:
         scheduler._transitions(recommendations, to_clients, to_workers, stimulus_id)
-    scheduler.send_all(to_clients, to_workers)
+    while part and to_clients:
+        client, messages = to_clients.popitem()
+        if (stream := scheduler.client_comms.get(client)) is not None:
+            stream.buffer += messages  # and it is not woken
+    if to_clients or to_workers:
+        scheduler.send_all(to_clients, to_workers)
     if to_workers:
         hurry(scheduler, to_workers)
     return True

@@ -12,6 +12,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from distributed.core import Status
+
 from dask_hpc.scheduler.core.engine import Engine
 from dask_hpc.scheduler.internals import writes
 from dask_hpc.scheduler.tables.parts import Method
@@ -100,10 +102,13 @@ class Awaited:
                 answer[why].append(key)
         return answer
 
-    def bring(self, worker: str, key: Any, nbytes: int, type_name: str, again: bool = False) -> NotYet:
+    def bring(
+        self, worker: str, key: Any, nbytes: int, type_name: str, again: bool = False, part: bool = False
+    ) -> NotYet:
         """The same of one key; nothing: the worker has it. Runs once for each part of a step of a flow.
 
         What may be brought `again` is, once a worker that is being emptied has gone: the others' is moved.
+        A `part` is one that others still lack, see `writes.arrive`.
         """
         scheduler = self._engine.scheduler
         ts, ws = scheduler.tasks.get(key), scheduler.workers.get(worker)
@@ -111,9 +116,9 @@ class Awaited:
             return ""  # it was moved there: refused, the worker would let go of it
         if ts is None or ts.state != "no-worker" or key not in self._awaited or ws is None:
             return "later" if key in self._announced else "refused"
-        if again and ws not in scheduler.running:
+        if again and ws.status != Status.running:
             return "later"
-        return "" if writes.arrive(scheduler, ts, ws, nbytes, type_name, _STIMULUS) else "later"
+        return "" if writes.arrive(scheduler, ts, ws, nbytes, type_name, _STIMULUS, part) else "later"
 
     def give_up(self, keys: Sequence[Any]) -> None:
         """Nobody will provide these any more: their tasks, and what depends on them, fail."""
