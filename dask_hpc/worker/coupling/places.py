@@ -18,7 +18,7 @@ class Step:
     """A step that not all producers of a place have sent."""
 
     #: What becomes of it, by word of the scheduler.
-    verdict: asyncio.Task[int | None]
+    verdict: asyncio.Future[int | None]
     #: Of each producer, and where they lie: field, begin and shape of each.
     blocks: dict[int, list[Block]] = field(default_factory=dict)
     layouts: dict[int, list[Any]] = field(default_factory=dict)

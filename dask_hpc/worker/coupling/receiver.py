@@ -47,16 +47,9 @@ class Receiver:
         self._running: set[asyncio.Task[None]] = set()
 
     async def serve(
-        self,
-        comm: Any,
-        flow: str,
-        place: int,
-        members: Sequence[int],
-        worker: str,
-        rank: int,
-        last: int | None = None,
-        again: Sequence[int] = (),
-    ) -> Any:
+        self, comm: Any, flow: str, place: int, members: Sequence[int], worker: str, rank: int,
+        last: int | None = None, again: Sequence[int] = (),
+    ) -> Any:  # fmt: skip
         """Take the blocks of one producer until it closes, or is gone.
 
         It calls this worker as the scheduler does, and has sent steps up to `last` elsewhere, of which it
@@ -211,9 +204,7 @@ class Receiver:
             return False
         step = place.steps.get(number)
         if step is None:
-            verdict = asyncio.ensure_future(self._ask(place, number, message.get("again", False)))
-            # whoever waits for it may be gone when it fails
-            verdict.add_done_callback(lambda task: task.cancelled() or task.exception())
+            verdict = self._verdict(place, number, message.get("again", False))
             step = place.steps[number] = Step(verdict)
         try:
             await producer.until(step.verdict)
@@ -235,6 +226,18 @@ class Receiver:
             self._running.add(task)
             task.add_done_callback(self._running.discard)
         return True
+
+    def _verdict(self, place: Place, number: int, again: bool) -> asyncio.Future[int | None]:
+        """What becomes of a step whose first blocks have come; most are taken here and now."""
+        turn = None if again else place.took(number)
+        if turn is None:
+            verdict: asyncio.Future[int | None] = asyncio.ensure_future(self._ask(place, number, again))
+            # whoever waits for it may be gone when it fails
+            verdict.add_done_callback(_seen)
+        else:
+            verdict = asyncio.get_running_loop().create_future()
+            verdict.set_result(turn)
+        return verdict
 
     async def _ask(self, place: Place, number: int, again: bool) -> int | None:
         async with place.telling:
@@ -316,13 +319,14 @@ class _Producer:
         reading, self._reading = self._reading, None
         return await (self._comm.read() if reading is None else reading)
 
-    async def until(self, verdict: asyncio.Task[Any]) -> None:
+    async def until(self, verdict: asyncio.Future[Any]) -> None:
         """Wait for a verdict; `CommClosedError` when the producer goes before it is there.
 
         While it waits for an answer it says nothing: what can be read then is that it has gone.
         """
-        # most are there at once
-        await asyncio.wait([verdict], timeout=_PROMPT_S)
+        if not verdict.done():
+            # most are there at once
+            await asyncio.wait([verdict], timeout=_PROMPT_S)
         while not verdict.done():
             if self._reading is None:
                 self._reading = asyncio.ensure_future(self._comm.read())
@@ -386,7 +390,7 @@ class _Producer:
         return found
 
 
-def _seen(task: asyncio.Task[Any]) -> None:
+def _seen(task: asyncio.Future[Any]) -> None:
     """What a task has raised is known: nobody else is to be told."""
     if not task.cancelled():
         task.exception()
