@@ -29,7 +29,7 @@ from dask_hpc.show import line
 from dask_hpc_policies.coupling import contract
 
 #: Turns whose tasks are on the scheduler beyond what the queue may hold; more come half of them at a time.
-_AHEAD = 8
+_AHEAD = 16
 
 
 class Flow:

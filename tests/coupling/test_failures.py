@@ -159,7 +159,7 @@ async def test_a_flow_that_nobody_reads_goes_on_and_holds_no_more_than_its_queue
         await asked(made[0], "many", first=0, last=20)
         seen = []
         # two of each turn: of the queue, those ahead, the window, and those that are being let go of
-        tasks = 2 * (2 + 8 + 2 + 2)
+        tasks = 2 * (2 + 16 + 2 + 2)
         made[0].tell("many", first=20, last=100)
         answer = asyncio.ensure_future(told(made[0]))
         while not answer.done():
