@@ -25,7 +25,7 @@ _ON_ITS_WAY_S = 10.0
 #: connection to the scheduler either for so many seconds.
 _BACK_S = 60.0
 #: News that more is about to follow is told of so much later at most, in seconds.
-_MOMENT_S = 0.02
+_MOMENT_S = 0.1
 #: Blocks of so many producers are compared with one another as they come: a microsecond of the loop each.
 _COMPARED = 1000
 #: Where blocks lie: field, begin and shape of each.
