@@ -173,6 +173,49 @@ async def test_a_token_goes_elsewhere_when_the_worker_of_its_task_is_paused(c, s
         assert await within(c.gather([first, second])) == [0, 1]
 
 
+class Sent(SchedulerPlugin):
+    """How tasks went from state to state, and how many were on workers at once."""
+
+    def __init__(self):
+        self.steps, self.there, self.most = [], set(), 0
+
+    def transition(self, key, start, finish, *args, **more):
+        self.steps.append((key, start, finish))
+        (self.there.add if finish == "processing" else self.there.discard)(key)
+        self.most = max(self.most, len(self.there))
+
+
+@live(2, config={"hpc.sweep": "10 s", "hpc.lend": "0 s"}, worker_kwargs={"memory_limit": 0})
+async def test_what_a_task_was_waited_for_by_has_its_token_next_and_no_other_has_one(c, s, *workers):
+    rt = await dask_hpc.install(c, policy="fcfs")
+    gate = Gate()
+    async with rt.job("gated", nodes=1) as job:
+        await started(s, job)
+        tokens_for(s, job, 1)
+        s.add_plugin(sent := Sent(), name="sent")
+        last = c.submit(through, 0, gate, key="gated-0")
+        for number in range(1, 6):
+            last = c.submit(inc, last, key=f"gated-{number}")
+        gate.open()
+        assert await within(last) == 5
+        assert not [step for step in sent.steps if step[0] != "gated-0" and "no-worker" in step]
+        # several at once; while no worker takes tasks they wait for one
+        gate = Gate()
+        first = c.submit(through, 0, gate, key="gated-first")
+        both = [c.submit(inc, first, key=f"gated-both{number}") for number in range(2)]
+        after = c.submit(sum, both, key="gated-after")
+        await until(lambda: gate.arrived, "it runs")
+        (mine,) = [worker for worker in workers if worker.state.executing_count]
+        mine.status = Status.paused
+        await until(lambda: s.workers[mine.address] not in s.running, "it is paused")
+        gate.open()
+        await until(lambda: [s.tasks[each.key].state for each in both] == ["no-worker"] * 2, "they wait")
+        mine.status = Status.running
+        assert await within(after) == 2
+        assert sent.most == 1
+    s.remove_plugin("sent")
+
+
 class Kept(dict):
     """Limits that remember what they ever were."""
 

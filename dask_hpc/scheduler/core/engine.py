@@ -212,7 +212,7 @@ class Engine:
         self._overrides.keep_to_plain_nodes(self.state.plain_allotment)
         self._overrides.limit_what_waits(self.ownership.unplaced_by_users, self.ownership.unplaced_plain)
         self._overrides.keep_shuffles_somewhere()
-        self._overrides.place(self.overflow.elsewhere)
+        self._overrides.place(self.overflow.elsewhere, self.admission.waits)
         self._handlers.install(self._overrides)
         self.ownership.worker_clients.wake()
         for address in self.scheduler.workers:

@@ -269,10 +269,15 @@ class Overrides:
         """Let `turn` say, when a restricted task is placed, where it comes among those on its worker."""
         self._turn = turn
 
-    def place(self, elsewhere: Callable[[TaskState, WorkerState], bool]) -> None:
+    def place(
+        self,
+        elsewhere: Callable[[TaskState, WorkerState], bool],
+        waits: Callable[[TaskState, WorkerState], bool],
+    ) -> None:
         """Place tasks as stock does, but for those whose data is all on one worker, and actors.
 
-        Before one is placed behind others, `elsewhere` says whether it is held instead.
+        Before one is placed behind others, `elsewhere` says whether it is held instead; before any is placed,
+        `waits` does.
 
         There is nothing to weigh where all data is on one worker; stock would take longer over that than
         over all else. An actor that no worker may have yet waits like any other task: stock has a state for
@@ -297,7 +302,7 @@ class Overrides:
                     # where it may run there are no helper cores (yet): it takes turns there
                     writes.need_no(ts, HELPER_RESOURCE)
                     ws = stock(scheduler, ts)
-            if free and ws is not None and crowd(ws) >= 0 and elsewhere(ts, ws):
+            if free and ws is not None and ((crowd(ws) >= 0 and elsewhere(ts, ws)) or waits(ts, ws)):
                 return None
             if ws is None and ts.actor:
                 waiting.add(ts)

@@ -27,7 +27,7 @@ from dask_hpc.scheduler.tables.parts import Parts
 from dask_hpc.scheduler.tables.state import State
 
 if TYPE_CHECKING:
-    from distributed.scheduler import Scheduler, TaskState, WorkerState
+    from distributed.scheduler import TaskState, WorkerState
 
     from dask_hpc.scheduler.internals.allotment import Lane
 
@@ -125,6 +125,14 @@ class Admission:
             self.offered.add(lane.job)
         if not self._scheduled:
             self.wake()
+
+    def waits(self, ts: TaskState, worker: WorkerState) -> bool:
+        """Hold a task that is about to be sent to a worker if it finds no token; whether it is held."""
+        if not (self.gate.needs and self.gate.holds(self.state, ts)):
+            return False
+        self.dirty.add(worker.address)
+        self.wake()
+        return True
 
     def scan(self, *jobs: JobRecord) -> None:
         """The allotment of `jobs` has changed: tasks that found no worker may find one now."""
@@ -235,9 +243,11 @@ class Admission:
 
     def _left(self, job: JobRecord) -> int:
         """Idle threads of the job's own workers that tasks have left since the last pass."""
-        serving, scheduler = self._serving, self.state.scheduler
-        workers = [scheduler.workers.get(address) for address in self.dirty if serving.get(address) is job]
-        return sum([max(0, self._room(reads.idle_threads(scheduler, ws), job, ws)) for ws in workers if ws])
+        idle, serving, scheduler = 0, self._serving, self.state.scheduler
+        for address in self.dirty:
+            if serving.get(address) is job and (ws := scheduler.workers.get(address)) is not None:
+                idle += max(0, self._room(reads.idle_threads(scheduler, ws), job, ws))
+        return idle
 
     def _room(self, slots: int, job: JobRecord, worker: WorkerState) -> int:
         """How many of the free slots of a worker the job may use now."""
@@ -308,12 +318,7 @@ class Admission:
         return lent
 
     def _deal(
-        self,
-        shared: Shared,
-        left: list[str] | None,
-        batch: Batch,
-        sent: dict[str, int],
-        stimulus_id: str,
+        self, shared: Shared, left: list[str] | None, batch: Batch, sent: dict[str, int], stimulus_id: str
     ) -> Batch:
         """Deal the free slots of a worker to jobs in turn; returns what those get that do not hold it.
 
@@ -364,13 +369,7 @@ class Admission:
             left.append(address)
         return lent
 
-    def _fill(
-        self,
-        job: JobRecord,
-        batch: Batch,
-        free: Callable[[Scheduler, WorkerState], int],
-        shared: Collection[str],
-    ) -> None:
+    def _fill(self, job: JobRecord, batch: Batch, free: Callable[..., int], shared: Collection[str]) -> None:
         """Fill the slots of a job's workers that are free and not shared, the least busy first."""
         scheduler = self.state.scheduler
         taken = Counter([ws.address for _, ws, _ in batch])

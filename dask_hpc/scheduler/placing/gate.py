@@ -1,9 +1,10 @@
 """Tokens: how many tasks of jobs are on workers at once that read or write one target.
 
 A task that is known to, by the name of its job and its own, needs a token of each of its targets from when it
-is sent until it has ended; one that finds none is set aside, and those behind it that need none pass. What
-needs tokens and how many there are is told from above (`dask_hpc.scheduler.io.tokens`); while nothing is, no
-job has a gate. Plain work never has one.
+is sent until it has ended; one that finds none is set aside, and those behind it that need none pass. One
+that depends on others is sent as soon as it can run, as in stock, if it finds one then. What needs tokens and
+how many there are is told from above (`dask_hpc.scheduler.io.tokens`); while nothing is, no job has a gate.
+Plain work never has one.
 """
 
 from __future__ import annotations
@@ -15,10 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from distributed.metrics import time
 
+from dask_hpc.scheduler.internals import reads, writes
+
 if TYPE_CHECKING:
     from distributed.scheduler import TaskState
 
     from dask_hpc.scheduler.tables.jobs import JobRecord
+    from dask_hpc.scheduler.tables.state import State
 
 #: Kind of a file system and its name.
 Target = tuple[str, str]
@@ -60,6 +64,29 @@ class Gate:
             for target in targets:
                 self._taken.setdefault(target, {})[ts.key] = ts
         return True
+
+    def holds(self, state: State, ts: TaskState) -> bool:
+        """Hold a task that is about to be sent, as its data is there, if it finds no token; whether it is.
+
+        It does as a rule: what it depends on has ended.
+        """
+        lane = state.owner.get(ts.key)
+        if lane is None or lane is not lane.job.lanes["rest"] or ts.actor or lane.job.gate is None:
+            return False
+        targets = self.needs.get((lane.job.name, ts.prefix.name))
+        if targets is None or not reads.queuing(state.scheduler):
+            return False
+        for target in targets:
+            taken = self._taken.setdefault(target, {})
+            for dts in ts.dependencies:
+                taken.pop(dts.key, None)
+            if self.free(target) < 1 and ts.key not in taken:
+                state.owner[ts.key] = lane.job.lanes["root"]
+                writes.hold(ts)
+                return True
+        for target in targets:
+            self._taken[target][ts.key] = ts
+        return False
 
     def adopt(self, target: Target, tasks: Iterable[TaskState]) -> None:
         """These are on workers already: they have tokens of the target, whether there are any or not."""

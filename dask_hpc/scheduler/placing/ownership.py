@@ -258,8 +258,6 @@ class Ownership:
             return "queue"
         if not reads.queuing(scheduler):
             return "rest"
-        if job.gate is not None and (job.name, ts.prefix.name) in job.gate.needs:
-            return "root"  # held until there is a token, whatever it depends on
         return "root" if reads.is_root(scheduler, ts, groups) else "rest"
 
     def let_run_anywhere(self, key: Any) -> None:
