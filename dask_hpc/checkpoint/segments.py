@@ -23,6 +23,7 @@ import numpy as np
 
 from dask_hpc.checkpoint import disk
 from dask_hpc.checkpoint.checksums import crc32c
+from dask_hpc.checkpoint.direct import Window, reserve
 from dask_hpc.checkpoint.names import is_pack
 from dask_hpc.errors import CheckpointError
 
@@ -133,26 +134,24 @@ def write_piece(folder: str, name: str, offset: int, data: np.ndarray) -> None:
 
     It is opened for that: a thread may still write when whoever asked has given up.
     """
-    descriptor = open_segment(folder, name, os.O_WRONLY)
-    try:
-        rest, at = data.data, offset
-        while rest:
-            count = os.pwrite(descriptor, rest, at)
-            rest, at = rest[count:], at + count
-    finally:
-        os.close(descriptor)
+    with opened(folder, name) as window:
+        window.write(data.data, offset)
 
 
-def write_segment(descriptor: int, offset: int, parts: Iterable[memoryview]) -> int:
+def opened(folder: str, name: str) -> Window:
+    """A segment to be written; raises OSError as `open_segment`."""
+    return Window(open_segment(folder, name, os.O_RDWR))
+
+
+def write_segment(window: Window, offset: int, parts: Iterable[memoryview]) -> int:
     """Write parts one behind the other from `offset` on; gives the checksum of all their bytes."""
     at, crc = offset, 0
     for part in parts:
         for start in range(0, len(part), _PIECE):
-            rest = piece = part[start : start + _PIECE]
-            while rest:
-                count = os.pwrite(descriptor, rest, at)
-                rest, at = rest[count:], at + count
+            piece = part[start : start + _PIECE]
             crc = crc32c(piece, crc)
+            window.write(piece, at)
+            at += len(piece)
     return crc
 
 
@@ -357,7 +356,7 @@ def _allocate(path: Path, size: int) -> None:
     """Make a file all of whose bytes are there; none when they cannot be had."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
-        os.posix_fallocate(descriptor, 0, size)
+        reserve(descriptor, size)
     except OSError:
         path.unlink()
         raise

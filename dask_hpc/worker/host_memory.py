@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-import os
 import socket
 import time
 from collections.abc import Mapping, Sequence
@@ -28,7 +27,7 @@ from dask_hpc.checkpoint.record import records
 from dask_hpc.checkpoint.segments import (
     disk_bytes,
     held_bytes,
-    open_segment,
+    opened,
     segment_names,
     write_segment,
 )
@@ -317,8 +316,7 @@ def fill(
 ) -> dict[int, tuple[int, int, int]]:
     """Write blocks one behind the other to a segment, with room for so many `more` bytes behind each.
 
-    In one thread: the kernel has threads that write one file wait for each other. A worker is asked for
-    several segments at once.
+    In one thread: a worker is asked for several segments at once.
 
     Returns
     -------
@@ -331,14 +329,11 @@ def fill(
         When it cannot be written.
     """
     offsets, lengths = _places(blocks, more)
-    descriptor = open_segment(folder, segment, os.O_WRONLY)
-    try:
+    with opened(folder, segment) as window:
         return {
-            number: (offset, lengths[number], write_segment(descriptor, offset, blocks[number][0]))
+            number: (offset, lengths[number], write_segment(window, offset, blocks[number][0]))
             for number, offset in offsets.items()
         }
-    finally:
-        os.close(descriptor)
 
 
 def _places(blocks: Mapping[int, _Made], more: int) -> tuple[dict[int, int], dict[int, int]]:

@@ -8,7 +8,6 @@ behind each: so nothing is written over that was not read.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -21,7 +20,7 @@ from dask_hpc.checkpoint.checksums import crc32c
 from dask_hpc.checkpoint.layout import slot_bytes
 from dask_hpc.checkpoint.plan import Array
 from dask_hpc.checkpoint.sealing import SETTING, read_key
-from dask_hpc.checkpoint.segments import open_segment, read_segment, write_segment
+from dask_hpc.checkpoint.segments import opened, read_segment, write_segment
 from dask_hpc.checkpoint.services import most_added, wrapped
 from dask_hpc.errors import CheckpointError
 from dask_hpc.worker.fetching import ask
@@ -59,9 +58,8 @@ def serve(
         When the segment cannot be read or written, or blocks are longer than services take.
     """
     key = read_key(key_file) if any(array.sealed is not None for array in arrays) else None
-    descriptor = open_segment(folder, segment, os.O_RDWR)
     end, found = 0, []
-    try:
+    with opened(folder, segment) as window:
         for which, number, offset, nbytes, crc, digest in blocks:
             array = arrays[which]
             if not end <= offset:
@@ -75,13 +73,11 @@ def serve(
                 )
             parts = wrapped(array, [raw.data] if nbytes else [], digest, array.place(number), key)
             length = sum(map(len, parts))
-            crc = write_segment(descriptor, end, parts)
+            crc = write_segment(window, end, parts)
             # of what is encrypted nothing stays beside it
-            write_segment(descriptor, end + length, [memoryview(bytes(slot_bytes(length) - length))])
+            write_segment(window, end + length, [memoryview(bytes(slot_bytes(length) - length))])
             found.append((end, length, crc))
             end += slot_bytes(length)
-    finally:
-        os.close(descriptor)
     return found
 
 

@@ -20,7 +20,7 @@ from dask_hpc.checkpoint.blobs import Home
 from dask_hpc.checkpoint.describe import describe
 from dask_hpc.checkpoint.plan import Written
 from dask_hpc.checkpoint.record import dump, made
-from dask_hpc.checkpoint.segments import open_segment, write_segment
+from dask_hpc.checkpoint.segments import open_segment, opened, write_segment
 from dask_hpc.worker.fetching import ask, listens
 from dask_hpc.worker.host_memory import _is_down
 from dask_hpc.worker.host_process import HostProcess, seen_s
@@ -56,11 +56,8 @@ class OneHost:
         return str(answer["segment"])
 
     def write(self, segment: str) -> tuple[int, int, int]:
-        descriptor = open_segment(self.folder, segment, os.O_WRONLY)
-        try:
-            return 0, VALUES.nbytes, write_segment(descriptor, 0, [VALUES.view("u1").data])
-        finally:
-            os.close(descriptor)
+        with opened(self.folder, segment) as window:
+            return 0, VALUES.nbytes, write_segment(window, 0, [VALUES.view("u1").data])
 
     async def whole(self, version: str) -> str:
         """A version of one block, whose record it has."""

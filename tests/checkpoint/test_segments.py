@@ -20,7 +20,7 @@ from dask_hpc.checkpoint.segments import (
     Segments,
     disk_bytes,
     held_bytes,
-    open_segment,
+    opened,
     read_segment,
     segment_names,
     segment_path,
@@ -33,11 +33,8 @@ PAGE = 4096
 
 
 def put(folder, name, content, offset=0):
-    descriptor = open_segment(str(folder), name, os.O_WRONLY)
-    try:
-        return write_segment(descriptor, offset, [memoryview(content)])
-    finally:
-        os.close(descriptor)
+    with opened(str(folder), name) as window:
+        return write_segment(window, offset, [memoryview(content)])
 
 
 def got(folder, name, offset, nbytes):
@@ -60,10 +57,9 @@ def test_what_is_written_to_a_segment_is_read_from_it(tmp_path):
 def test_the_checksum_is_of_all_pieces_of_all_parts_in_order(tmp_path):
     content = np.random.default_rng(1).integers(0, 256, 600_000, np.uint8).tobytes()
     name = Segments(str(tmp_path), 2**20).reserve(len(content) + 9)
-    descriptor = open_segment(str(tmp_path), name, os.O_WRONLY)
     parts = [memoryview(content)[:5], memoryview(b""), memoryview(content)[5:]]
-    assert write_segment(descriptor, 9, parts) == crc32c(content)
-    os.close(descriptor)
+    with opened(str(tmp_path), name) as window:
+        assert write_segment(window, 9, parts) == crc32c(content)
     assert got(tmp_path, name, 9, len(content)) == content
 
 
@@ -125,13 +121,12 @@ def test_a_file_that_nobody_needs_and_somebody_has_removed_keeps_nobody_from_roo
 def test_a_segment_that_was_given_up_is_never_used_again_and_others_have_their_part_of_the_room(tmp_path):
     segments = Segments(str(tmp_path), 4 * PAGE, lambda: PAGE)
     name = segments.reserve(2 * PAGE)
-    descriptor = open_segment(str(tmp_path), name, os.O_WRONLY)
-    segments.give_up([name, uuid.uuid4().hex])
-    assert list(tmp_path.iterdir()) == []
-    other = segments.reserve(2 * PAGE)
-    # who comes late writes to what nobody reads
-    write_segment(descriptor, 0, [memoryview(b"late")])
-    os.close(descriptor)
+    with opened(str(tmp_path), name) as window:
+        segments.give_up([name, uuid.uuid4().hex])
+        assert list(tmp_path.iterdir()) == []
+        other = segments.reserve(2 * PAGE)
+        # who comes late writes to what nobody reads
+        write_segment(window, 0, [memoryview(b"late")])
     assert got(tmp_path, other, 0, 4) == bytes(4)
     with pytest.raises(
         CheckpointError, match=r"12288 of the 16384 bytes .* \(4096 of them those of other .*, 8192 more"
