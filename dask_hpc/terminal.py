@@ -27,6 +27,8 @@ from dask_hpc.errors import DaskHPCError
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON value instead of text.")
 
 
+#: Columns of a terminal up to which a column of a table is as wide as its widest cell.
+_WIDEST = 48
 #: What click raises where a command is missing, to show the help; before 8.2 it showed that and left.
 NO_COMMAND: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())
 
@@ -174,7 +176,11 @@ def echo_table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str], em
         and any(row.get(key) is not None for row in rows)
         for key in columns
     ]
-    widths = [max(_width(line[i]) for line in [headings, *cells]) for i in range(len(headings))]
+    # one long name moves what is right of it in its own row alone
+    widths = [
+        max(_width(head), *(min(_width(line[i]), _WIDEST) for line in cells))
+        for i, head in enumerate(headings)
+    ]
     for line in [headings, *cells]:
         click.echo("  ".join(map(_padded, line, widths, numeric)).rstrip())
 

@@ -250,3 +250,11 @@ def test_columns_stand_below_each_other_where_letters_are_two_columns_wide_or_no
     head, wide, accented = capsys.readouterr().out.splitlines()
     assert (head, wide) == ("NAME  NODES", "日本      1")
     assert accented == "e\N{COMBINING ACUTE ACCENT}te      12"
+
+
+def test_a_long_name_makes_no_other_row_longer(capsys: pytest.CaptureFixture[str]) -> None:
+    names = ["short", "x" * 200, "y" * 48]
+    echo_table([{"name": name, "nodes": 1} for name in names], {"name": "NAME", "nodes": "NODES"}, "")
+    lines = capsys.readouterr().out.splitlines()
+    assert [len(line) for line in lines] == [55, 55, 207, 55]
+    assert lines[2] == f"{names[1]}      1"
