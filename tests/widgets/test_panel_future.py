@@ -11,7 +11,7 @@ from panel_work import until, working
 import dask_hpc
 from dask_hpc.sim import learned, waiting
 from dask_hpc_widgets import views
-from dask_hpc_widgets.live import questions, tuning
+from dask_hpc_widgets.live import questions, ranking, try_all, tuning
 from dask_hpc_widgets.live.what_if import what_if
 from dask_hpc_widgets.views.table import EVERY
 
@@ -248,6 +248,21 @@ def test_the_best_of_all_policies_is_a_click_from_as_chosen(rt, panel, gate):
     late.cancel()
     refreshed(rt, panel)
     assert "Stale. Job late has been cancelled since: try again." in trial.says.value
+
+
+def test_what_is_tried_while_another_time_is_assumed_is_stale(rt, panel, gate, monkeypatch):
+    working(rt, "heat", gate=gate, min_nodes=1, max_nodes=4)
+    refreshed(rt, panel)
+
+    def edited(*arguments):
+        panel.tuning.assumed.field.value = "6 min"
+        return ranking.try_all(*arguments)
+
+    monkeypatch.setattr(try_all, "try_all", edited)
+    panel.trial.start.click()
+    assert "Stale. The time for jobs of which nothing is known was changed" in panel.trial.says.value
+    panel.tuning.assumed.field.value = "60 s"
+    assert "Stale" not in panel.trial.says.value
 
 
 def test_trying_without_a_job_says_why_not(rt, panel):

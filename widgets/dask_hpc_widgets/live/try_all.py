@@ -191,6 +191,7 @@ class TryAll:
                 self._found = Ranking()
                 self._show(markup.alert(f"not tried: {error}"))
             else:
+                self._stale = "" if self._is_as_assumed() else _ANOTHER_TIME
                 self._show()
 
         self._busy, self.start.disabled, self._tried_s = True, True, assumed_s
