@@ -309,7 +309,7 @@ class SafeScaling(WithRuntime, Sizes):
             if coming or not excess:
                 await self._forget(coming[:excess])
                 return
-            limits = self._limits(pool, specs)
+            limits, before = self._limits(pool, specs), dict(self.workers)
             answer = await self.ask("release", count=excess, **limits)
             excess, _ = self._surplus(pool)
             if not answer["released"] and excess and self._force.get(pool):
@@ -319,6 +319,8 @@ class SafeScaling(WithRuntime, Sizes):
                 finally:
                     del self._going[pool]
             gone = {self._spec_of(name) for names in answer["released"].values() for name in names}
+            # one that has left before others may have ended since, and its name been given anew
+            gone = {spec for spec in gone if self.workers.get(spec) is before.get(spec)}
         except (DaskHPCError, OSError) as error:
             logger.warning("The cluster could not be made smaller: %s", error)
         await self._forget(gone)

@@ -85,6 +85,26 @@ def test_a_size_that_is_asked_for_while_others_leave_is_had_in_the_end() -> None
     asyncio.run(run())
 
 
+def test_who_gets_the_name_of_a_worker_that_left_before_others_stays() -> None:
+    async def run() -> None:
+        async with shrinkable(3) as made:
+            gate = Gate()
+            held = [made.client.submit(gate.pass_through, n, workers=[made.address(n)]) for n in (0, 2)]
+            busy = [made.scheduler.workers[made.address(n)] for n in (0, 2)]
+            await until(lambda: all(ws.processing for ws in busy), "two of three work")
+            made.cluster.scale(1)
+            await until(lambda: "1" not in made.names(), "the other one has left")
+            await made.cluster.workers[1].close()
+            made.cluster.scale(3)
+            await until(lambda: "1" in made.names() and not draining(made), "another one has its name")
+            gate.open()
+            assert await within(made.client.gather(held)) == [0, 2]
+            await until(lambda: made.cluster._shrinking[""].done(), "nobody leaves any more")
+            assert made.names() == {"0", "1", "2"}
+
+    asyncio.run(run())
+
+
 def test_a_node_that_two_let_go_in_the_same_moment_goes_once() -> None:
     async def run() -> None:
         async with shrinkable(3) as made:
