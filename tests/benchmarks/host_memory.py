@@ -5,7 +5,7 @@ its loopback. The data is on one of them. In each round new data is written to t
 the same with a copy on the other (L2, ``partner``), copied within memory by one thread, and fetched by the
 other worker as Dask does it, in turns. A commit ends when all checksums are known, and takes memory that
 versions before it had: `trends` has what the first one takes (T4). Two threads that write as much to files in
-memory, without checksums, say what the system lets L1 take at least.
+memory, without checksums, say what the system's own copy takes, which L1 does without where it can.
 """
 
 from __future__ import annotations
