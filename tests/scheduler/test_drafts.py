@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from distributed import Worker
-from helpers import Gate, live, until
+from distributed import Worker, wait
+from helpers import Gate, live, through, until
 from losses import kill
 
 import dask_hpc
+from dask_hpc.checkpoint import blocks
 from dask_hpc.errors import CheckpointError
 from dask_hpc.scheduler.checkpoint import writing
 from dask_hpc.scheduler.checkpoint.remade import Remade
 from dask_hpc.scheduler.internals import reads
 from dask_hpc.scheduler.rpc.service import of
+from dask_hpc.worker import saved
 from dask_hpc.worker.saved import Copy
 
 
@@ -184,3 +187,28 @@ async def test_a_store_whose_mount_has_gone_is_said_and_no_number_is_given_twice
     assert (await rt.checkpoint(value, "value", store=store)).version == 3
     told = [text for text in caplog.messages if "of value is not in" in text]
     assert [text.partition(" is ")[0] for text in told] == ["Version 1 of value"]
+
+
+@live(workers=1)
+async def test_small_results_that_come_while_others_are_written_are_written_together(
+    c, s, a, tmp_path, monkeypatch
+):
+    rt = await dask_hpc.install(c)
+    others, written, calls = Gate(), threading.Event(), []
+
+    def write_blocks(folder, array, numbers, values):
+        calls.append(len(numbers))
+        written.wait(30)
+        return blocks.write_blocks(folder, array, numbers, values)
+
+    monkeypatch.setattr(saved, "write_blocks", write_blocks)
+    first = c.submit(int, 1)
+    await first
+    late = c.map(through, range(20), gate=others)
+    commit = await rt.checkpoint([first, *late], "values", store=tmp_path, wait=False)
+    await until(lambda: calls, "the first one is being written")
+    others.open()
+    await wait(late)
+    written.set()
+    await commit.wait()
+    assert calls == [1, 20]

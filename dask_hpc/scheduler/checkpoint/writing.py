@@ -32,6 +32,8 @@ _STIMULUS = "hpc-checkpoint"
 #: Calls that one worker has at a time: two write, a third is on its way. What each asks for at most.
 _CALLS = 3
 _BATCH_BLOCKS, _BATCH_BYTES = 500, 256 << 20
+#: Less than that waits while a call is under way, for what comes meanwhile: each makes files of its own.
+_FEW_BYTES = 1 << 20
 #: What they ask for together, over the worker's memory limit, unless one result is larger: what was spilled
 #: is in memory again meanwhile, and copied where it does not lie in memory as it is written.
 _SHARE = 0.02
@@ -309,6 +311,9 @@ class Writing:
         for address, queue in self._queues.items():
             most = min(_CALLS * _BATCH_BYTES, _SHARE * reads.memory_limit(self._scheduler, address))
             while queue and calls[address] < _CALLS and busy_bytes[address] < most:
+                few = len(queue) < _BATCH_BLOCKS and reads.nbytes(self._scheduler, queue) < _FEW_BYTES
+                if calls[address] and few:
+                    break
                 if self.lease is not None and not self.lease.open():
                     return  # the end of a call looks again
                 calls[address] += 1
