@@ -257,7 +257,7 @@ class Store:
             paths = [path for path in [*old, *left] if os.path.realpath(path) not in spared]
             removed += [path for path in paths if (not _is_read(path) if dry_run else _remove(path))]
         for path in passing.in_store(self.folder) if name is None else ():
-            if os.path.realpath(path) not in spared and _abandoned(path, older_than_s):
+            if _abandoned(path, older_than_s):
                 if not dry_run:
                     _remove(path)
                 removed.append(path)

@@ -75,11 +75,12 @@ print(*(f"{name} {path}" for name, path in points.done), sep="\\n")
 
 
 def test_all_is_durable_before_the_manifest_and_the_manifest_before_the_name(tmp_path: Path) -> None:
-    done = [line.split(" ", 1) for line in run("-c", TRACED, str(tmp_path)).splitlines()]
+    store = tmp_path / "store"
+    done = [line.split(" ", 1) for line in run("-c", TRACED, str(store)).splitlines()]
     renamed = [place for place, (name, _) in enumerate(done) if name == "rename"]
     to_manifest, to_version = renamed
     draft = done[to_version][1]
-    assert draft.startswith(str(tmp_path / "field" / ".000001-"))
+    assert draft.startswith(str(store / "field" / ".000001-"))
     written: dict[str, int] = {}
     synced: dict[str, int] = {}
     for place, (name, path) in enumerate(done):
@@ -97,4 +98,6 @@ def test_all_is_durable_before_the_manifest_and_the_manifest_before_the_name(tmp
         assert written[path] < synced[path] < written[f"{draft}/.manifest.json"], path
     assert written[f"{draft}/.manifest.json"] < synced[f"{draft}/.manifest.json"] < to_manifest
     assert to_manifest < synced[draft] < to_version
-    assert to_version < synced[str(tmp_path / "field")] < synced[str(tmp_path)]
+    assert to_version < synced[str(store / "field")] < synced[str(store)]
+    # that of a store that was not there before
+    assert synced[str(tmp_path)] < to_manifest
