@@ -6,6 +6,7 @@ import errno
 import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -169,3 +170,16 @@ def test_a_session_says_that_its_store_is_another_one_by_now(
     told = [text for text in caplog.messages if f"Version 2 of run is not in {store} any more" in text]
     assert len(told) == (how != "kept")
     assert "a mount that has gone" in caplog.text or how == "kept"
+
+
+def test_for_room_the_newest_version_is_not_let_go_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    session, gone = memory.Memory.__new__(memory.Memory), list[int]()
+    records = {str(n): SimpleNamespace(manifest=SimpleNamespace(version=n)) for n in (3, 1, 2)}
+    monkeypatch.setattr(session, "_records", records, raising=False)
+    monkeypatch.setattr(session, "_calls", lambda call: None, raising=False)
+    monkeypatch.setattr(session, "_let_go", lambda older: gone.extend(x.manifest.version for x in older))
+    assert session._made_room([], "id")
+    assert gone == [1, 2]
+    del records["1"], records["2"]
+    assert not session._made_room([], "id")
+    assert gone == [1, 2]
