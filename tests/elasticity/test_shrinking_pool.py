@@ -9,6 +9,7 @@ from elastic_clusters import shrinkable
 from elastic_work import until, within
 
 import dask_hpc
+from dask_hpc.scheduler.internals import data
 
 
 def test_only_the_workers_that_are_named_are_let_go_although_others_cost_less() -> None:
@@ -70,5 +71,24 @@ def test_what_leaving_workers_hold_moves_once_to_those_that_stay() -> None:
             await made.size(1)
             assert set(took) == made.names() == {"0"}
             assert [value[1] for value in await within(made.client.gather(held))] == [*range(5)] * 4
+
+    asyncio.run(run())
+
+
+def test_what_comes_to_a_worker_as_it_leaves_is_moved_as_well() -> None:
+    async def run() -> None:
+        async with shrinkable(2) as made:
+            address, late = made.address(1), {"late": 7}
+
+            async def retire(**how: Any) -> Any:
+                found = await made.scheduler.retire_workers(**how)
+                if "late" not in made.scheduler.tasks:
+                    made.cluster.workers[1].update_data(late)
+                    made.scheduler.update_data(who_has={"late": [address]}, nbytes={"late": 8}, client="c")
+                return found
+
+            assert list(await within(data.retire_or_keep(made.scheduler, [address], retire))) == [address]
+            assert made.names() == {"0"}
+            assert [ws.name for ws in made.scheduler.tasks["late"].who_has] == [0]
 
     asyncio.run(run())

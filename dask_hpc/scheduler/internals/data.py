@@ -38,15 +38,29 @@ async def retire_or_keep(
     """Have Dask retire these workers (`retire`: stock's method); those that cannot leave take tasks again.
 
     Stock has them be what they were as it was asked. Those that had not answered yet, when they were asked
-    before, were on their way out, and would be so for ever.
+    before, were on their way out, and would be so for ever. And it takes a worker out some time after it has
+    found nothing there that others have not: here that is so in the very call in which the worker goes.
     """
-    workers = scheduler.workers
+    workers, stimulus_id = scheduler.workers, how.setdefault("stimulus_id", "hpc-release")
     paused = {at for at in addresses if at in workers and workers[at].status == Status.paused}
-    retired: Mapping[str, Any] = {}
+    remove, close = how.pop("remove", True), how.pop("close_workers", False)
+    retired: dict[str, Any] = {}
+    left = list(addresses)
     try:
-        retired = await retire(workers=list(addresses), **how)
+        while left:
+            found = await retire(workers=left, remove=False, close_workers=close and not remove, **how)
+            for address in found:
+                # scattered there meanwhile, or who had it, too, has left
+                if remove and reads.sole_keys(scheduler, {address} & workers.keys()):
+                    continue
+                retired[address] = found[address]
+                if remove:
+                    await scheduler.remove_worker(
+                        address, expected=True, close=close, stimulus_id=stimulus_id
+                    )
+            left = [address for address in found if address not in retired]
     finally:
-        take_again(scheduler, set(addresses) - paused - set(retired), how.get("stimulus_id") or "hpc-release")
+        take_again(scheduler, set(addresses) - paused - set(retired), stimulus_id)
     return retired
 
 
