@@ -15,6 +15,7 @@ from tasks import inc
 import dask_hpc
 from dask_hpc.scheduler.core.lifecycle import Lifecycle
 from dask_hpc.scheduler.tables.job_table import JobTable
+from dask_hpc.scheduler.tables.state import State
 from dask_hpc_policies.jobs.jobspec import job_spec, resolve
 
 
@@ -92,3 +93,49 @@ async def test_plain_work_queues_behind_no_job_of_more_nodes_than_are_left_until
                 gate.open()
                 await started(s, wide, 3)
     assert await within(c.gather([first, behind])) == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("fields", "most"),
+    [({}, 1), ({"nodes": 4}, 4), ({"min_nodes": 2}, 2), ({"nodes": 2, "max_nodes": 8}, 8)],
+)
+def test_while_no_worker_has_come_a_job_may_be_as_large_as_its_user_says(
+    fields: dict[str, Any], most: int
+) -> None:
+    made = lifecycle(0)
+    made.scheduler = SimpleNamespace(clients={"Client-1"})
+    made.state.pool_hint, made.state.now_s = 3, lambda: 7.0
+    job = made.announce(job_spec("early", **fields), "Client-1", 2)
+    assert (job.request.max_nodes, job.submit_s, made.state.pool_hint) == (most, 7.0, 3)
+    made.announce(job_spec("later"), "Client-1", 5)
+    assert made.state.pool_hint == 5
+
+
+@pytest.mark.parametrize(
+    ("roles", "workers", "hint", "limit", "pool"),
+    [
+        (["compute"] * 3, 3, 0, None, 3),
+        (["compute", "staging", "compute"], 3, 0, None, 2),
+        ([], 3, 0, None, 3),
+        ([], 0, 0, None, 0),
+        (["compute"] * 2, 2, 8, None, 8),
+        (["compute"] * 2, 2, 1, None, 2),
+        (["compute"] * 3, 3, 8, 2, 2),
+    ],
+    ids=["there", "one that stages", "asleep", "none", "more may come", "fewer were said", "a setting"],
+)
+def test_what_the_pool_can_have(
+    roles: list[str], workers: int, hint: int, limit: int | None, pool: int
+) -> None:
+    facts: dict[str, Any] = {"host": "h", "nthreads": 1, "memory_limit": 0}
+    at = {f"tcp://{n}": SimpleNamespace(name=n, **facts) for n in range(workers)}
+    nodes = SimpleNamespace(
+        by="worker", nodes={str(n): SimpleNamespace(role=role) for n, role in enumerate(roles)}
+    )
+    made: Any = SimpleNamespace(
+        settings=SimpleNamespace(pool_max_nodes=limit),
+        nodes=nodes,
+        scheduler=SimpleNamespace(workers=at),
+        pool_hint=hint,
+    )
+    assert State.pool_nodes(made) == pool
