@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from distributed import Worker
 from elastic_clusters import Shrinkable, shrinkable
 from elastic_work import Gate, Ledger, result_of, until, within
 
+from dask_hpc.scheduler.internals import reads
 from dask_hpc.scheduler.rpc.service import of
 from dask_hpc.worker.actors import Forwarding, immovable
 
@@ -237,3 +239,18 @@ def test_an_actor_that_has_moved_ends_with_its_future() -> None:
             worker.state.validate_state()
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("leaving", "staying", "taken"),
+    [("a", "cd", "d"), ("a", "bc", "b"), ("a", "a", "b"), ("ab", "", "d"), ("abcd", "", None)],
+    ids=["with fewer bytes", "with fewer actors", "none that stays", "wherever there is one", "nobody"],
+)
+def test_which_worker_takes_an_actor(leaving: str, staying: str, taken: str | None) -> None:
+    loads = {"a": (0, 0), "b": (0, 1), "c": (1, 9), "d": (1, 5)}
+    running = [
+        SimpleNamespace(address=address, actors=range(actors), nbytes=nbytes)
+        for address, (actors, nbytes) in loads.items()
+    ]
+    scheduler: Any = SimpleNamespace(running=running)
+    assert reads.host_for_actor(scheduler, leaving, staying) == taken
