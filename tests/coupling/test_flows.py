@@ -22,8 +22,6 @@ from dask_hpc.scheduler.rpc.service import of
 from dask_hpc.trace.files import read_trace
 from dask_hpc.trace.steps import FIGURES, step_rows
 from dask_hpc.wire import ROLE_RESOURCE, RPC
-from dask_hpc.worker.coupling.blocks import Block, Bundle, dataset
-from dask_hpc_policies.coupling.contract import Field
 
 FIELDS = {"T": (("y", "x"), (8, 6), "float64")}
 
@@ -363,20 +361,6 @@ async def test_a_large_value_is_fetched_where_somebody_reads_it(c, s, a):
     del found
     await flow.close()
     await nothing_left(s, a)
-
-
-def test_a_field_that_is_one_block_is_not_copied_and_none_can_be_written_to():
-    field = Field("T", ("y", "x"), (8, 6), "float64")
-    block = whole(1)
-    block.flags.writeable = False
-    one = dataset([field], [[Bundle(1, (Block("T", (0, 0), block),))]])
-    halves = tuple(Block("T", (at, 0), block[at : at + 4]) for at in (0, 4))
-    two = dataset([field], [[Bundle(1, halves)]])
-    assert np.shares_memory(one["T"].values, block)
-    for found in (one, two):
-        assert (found["T"].dims, found["T"].values.tolist()) == (("step", "y", "x"), [block.tolist()])
-        with pytest.raises(ValueError, match="read-only"):
-            found["T"].values[0, 0, 0] = 1
 
 
 @live(workers=1, timeout=60)

@@ -11,11 +11,13 @@ import pytest
 from coupled import FIELDS, opened, started
 from distributed import wait
 from helpers import live
-from sources import nothing_left, producers, told
+from sources import nothing_left, producers, told, whole
 
 import dask_hpc
 from dask_hpc.client import turns
 from dask_hpc.scheduler.rpc.service import of
+from dask_hpc.worker.coupling.blocks import Block, Bundle, dataset
+from dask_hpc_policies.coupling.contract import Field
 
 
 @live(workers=1, timeout=60)
@@ -200,3 +202,17 @@ async def test_a_flow_whose_declaration_is_interrupted_leaves_its_name_to_the_ne
     assert [row["name"] for row in await rt.flows()] == ["heat"]
     await flow.close()
     await nothing_left(s, a)
+
+
+def test_a_field_that_is_one_block_is_not_copied_and_none_can_be_written_to():
+    field = Field("T", ("y", "x"), (8, 6), "float64")
+    block = whole(1)
+    block.flags.writeable = False
+    one = dataset([field], [[Bundle(1, (Block("T", (0, 0), block),))]])
+    halves = tuple(Block("T", (at, 0), block[at : at + 4]) for at in (0, 4))
+    two = dataset([field], [[Bundle(1, halves)]])
+    assert np.shares_memory(one["T"].values, block)
+    for found in (one, two):
+        assert (found["T"].dims, found["T"].values.tolist()) == (("step", "y", "x"), [block.tolist()])
+        with pytest.raises(ValueError, match="read-only"):
+            found["T"].values[0, 0, 0] = 1
