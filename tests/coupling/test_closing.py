@@ -129,7 +129,7 @@ async def test_a_step_that_was_moved_to_the_worker_that_it_is_sent_to_then_stays
         s.handle_worker_status_change("running", goes.address, "test")
         await until(lambda: s.tasks[key].state == "memory", "it is a result")
         data.stop_intake(s, [goes.address], "test")
-        assert await data.retire(s, [goes.address], "test") == {goes.address}
+        assert [*await data.retire(s, [goes.address], "test")] == [goes.address]
         assert await told(made[0]) is True
         assert await asked(made[0], "send", step=2) is True
         assert [await anext(values) for _ in range(2)] == [(1, [0.0, 1.0]), (2, [1.0, 2.0])]
@@ -146,7 +146,7 @@ async def test_a_step_that_nobody_can_send_again_is_moved_with_what_its_worker_h
         # it has not heard yet that it is to be emptied
         s.handle_worker_status_change("closing_gracefully", goes.address, "test")
         assert await asked(made[0], "send", step=1) is True
-        assert await data.retire(s, [goes.address], "test") == {goes.address}
+        assert [*await data.retire(s, [goes.address], "test")] == [goes.address]
         made[0].tell("close")
         assert [each async for each in values] == [(1, 1.0)]
         assert await told(made[0]) == "closed"

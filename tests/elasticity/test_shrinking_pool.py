@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
 from elastic_clusters import shrinkable
 from elastic_work import until, within
 
@@ -75,19 +76,25 @@ def test_what_leaving_workers_hold_moves_once_to_those_that_stay() -> None:
     asyncio.run(run())
 
 
-def test_what_comes_to_a_worker_as_it_leaves_is_moved_as_well() -> None:
+@pytest.mark.parametrize("leaves", ["released", "departs"])
+def test_what_comes_to_a_worker_as_it_leaves_is_moved_as_well(leaves: str, monkeypatch: Any) -> None:
     async def run() -> None:
         async with shrinkable(2) as made:
-            address, late = made.address(1), {"late": 7}
+            address, late, stock = made.address(1), {"late": 7}, made.scheduler.retire_workers
 
             async def retire(**how: Any) -> Any:
-                found = await made.scheduler.retire_workers(**how)
+                found = await stock(**how)
                 if "late" not in made.scheduler.tasks:
                     made.cluster.workers[1].update_data(late)
                     made.scheduler.update_data(who_has={"late": [address]}, nbytes={"late": 8}, client="c")
                 return found
 
-            assert list(await within(data.retire_or_keep(made.scheduler, [address], retire))) == [address]
+            monkeypatch.setattr(made.scheduler, "retire_workers", retire)
+            if leaves == "released":
+                gone = data.retire_or_keep(made.scheduler, [address], made.scheduler.retire_workers)
+            else:
+                gone = data.move_off(made.scheduler, [address], (), lambda: 30.0)
+            assert list(await within(gone)) == [address]
             assert made.names() == {"0"}
             assert [ws.name for ws in made.scheduler.tasks["late"].who_has] == [0]
 

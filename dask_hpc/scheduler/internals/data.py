@@ -24,41 +24,48 @@ _T = TypeVar("_T")
 _LOOK_S = 0.5
 
 
-async def retire(scheduler: Scheduler, addresses: Sequence[str], stimulus_id: str) -> Collection[str]:
-    """Have Dask move what only these workers hold and take them out; gives those that it could."""
-    retired: Mapping[str, Any] = await scheduler.retire_workers(
-        workers=list(addresses), close_workers=False, remove=True, stimulus_id=stimulus_id
-    )
-    return retired.keys()
+async def retire(
+    scheduler: Scheduler, addresses: Sequence[str], stimulus_id: str,
+    stock: Callable[..., Awaitable[Any]] | None = None,
+    remove: bool = True, close_workers: bool = False, **how: Any,
+) -> Mapping[str, Any]:  # fmt: skip
+    """Have Dask (`stock`: its method, where we wrap it) move what only these workers hold, and take them out.
+
+    It takes a worker out some time after it has found nothing there that others have not: here that is so in
+    the very call in which the worker goes. Gives those that could be retired, and what Dask says of each.
+    """
+    retired: dict[str, Any] = {}
+    left, stock = list(addresses), stock or scheduler.retire_workers
+    while left:
+        close = close_workers and not remove
+        found = await stock(workers=left, remove=False, close_workers=close, stimulus_id=stimulus_id, **how)
+        for address in found:
+            # scattered there meanwhile, or who had it, too, has left
+            if remove and reads.sole_keys(scheduler, {address} & scheduler.workers.keys()):
+                continue
+            retired[address] = found[address]
+            if remove:
+                await scheduler.remove_worker(
+                    address, expected=True, close=close_workers, stimulus_id=stimulus_id
+                )
+        left = [address for address in found if address not in retired]
+    return retired
 
 
 async def retire_or_keep(
-    scheduler: Scheduler, addresses: Sequence[str], retire: Callable[..., Awaitable[Any]], **how: Any
-) -> Mapping[str, Any]:
-    """Have Dask retire these workers (`retire`: stock's method); those that cannot leave take tasks again.
+    scheduler: Scheduler, addresses: Sequence[str], stock: Callable[..., Awaitable[Any]],
+    stimulus_id: str = "hpc-release", **how: Any,
+) -> Mapping[str, Any]:  # fmt: skip
+    """`retire` workers; those that cannot leave take tasks again.
 
     Stock has them be what they were as it was asked. Those that had not answered yet, when they were asked
-    before, were on their way out, and would be so for ever. And it takes a worker out some time after it has
-    found nothing there that others have not: here that is so in the very call in which the worker goes.
+    before, were on their way out, and would be so for ever.
     """
-    workers, stimulus_id = scheduler.workers, how.setdefault("stimulus_id", "hpc-release")
+    workers = scheduler.workers
     paused = {at for at in addresses if at in workers and workers[at].status == Status.paused}
-    remove, close = how.pop("remove", True), how.pop("close_workers", False)
-    retired: dict[str, Any] = {}
-    left = list(addresses)
+    retired: Mapping[str, Any] = {}
     try:
-        while left:
-            found = await retire(workers=left, remove=False, close_workers=close and not remove, **how)
-            for address in found:
-                # scattered there meanwhile, or who had it, too, has left
-                if remove and reads.sole_keys(scheduler, {address} & workers.keys()):
-                    continue
-                retired[address] = found[address]
-                if remove:
-                    await scheduler.remove_worker(
-                        address, expected=True, close=close, stimulus_id=stimulus_id
-                    )
-            left = [address for address in found if address not in retired]
+        retired = await retire(scheduler, addresses, stimulus_id, stock, **how)
     finally:
         take_again(scheduler, set(addresses) - paused - set(retired), stimulus_id)
     return retired
