@@ -104,7 +104,7 @@ def _whereabouts(store: Store) -> tuple[str, str]:
         store = store._store
     if isinstance(store, LocalStore):
         return mount_of(Path(store.root))
-    if isinstance(store, ZipStore):
+    if isinstance(store, ZipStore) and store.path is not None:  # later releases of Zarr: one in memory
         return mount_of(Path(store.path))
     if not isinstance(store, FsspecStore):
         return _NO_FILES, type(store).__name__
@@ -210,7 +210,9 @@ class MeteredStore(WrapperStore[Store]):
             yield group
 
     # later releases of Zarr can do without a loop, in threads that know nothing of the task: not here
-    get_sync = set_sync = delete_sync = None
+    get_sync: Any = None
+    set_sync: Any = None
+    delete_sync: Any = None
 
     async def set(self, key: str, value: Buffer) -> None:
         """Write a value."""

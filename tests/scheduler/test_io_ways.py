@@ -9,9 +9,10 @@ import numpy as np
 import zarr
 from distributed.metrics import context_meter
 from zarr.core import codec_pipeline
-from zarr.storage import LocalStore, MemoryStore, WrapperStore
+from zarr.storage import LocalStore, MemoryStore, WrapperStore, ZipStore
 
 from dask_hpc.wire import IO_METRIC
+from dask_hpc.worker.io.mounts import mount_of
 from dask_hpc.worker.metered import MeteredStore, metered
 
 
@@ -54,3 +55,10 @@ def test_nothing_goes_past_what_is_counted(tmp_path):
                 assert moved[read] - before == 4 * 16 + 4 + 2 * 3 * 8
             written = asyncio.run(store.getsize_prefix(""))
             assert moved[f"{IO_METRIC} write {there.kind} t{number}"] == written
+
+
+def test_an_archive_is_where_its_file_is_and_one_in_memory_is_in_no_file(tmp_path):
+    archive = ZipStore(tmp_path / "a.zip", mode="w")
+    assert (metered(archive).kind, metered(archive).target) == mount_of(tmp_path)
+    archive.path = None  # as some releases have it of what is no file
+    assert (metered(archive).kind, metered(archive).target) == ("store", "ZipStore")
