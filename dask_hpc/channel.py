@@ -28,6 +28,7 @@ from dask_hpc.errors import (
     WindowError,
 )
 from dask_hpc.show import Decisions, Jobs, Rows
+from dask_hpc_policies.codec import half_of_pair
 from dask_hpc_policies.jobs.jobspec import InvalidJob
 from dask_hpc_policies.params import ParameterError, shown
 from dask_hpc_policies.protocol import InvalidPolicy, UnknownPolicy
@@ -285,7 +286,7 @@ def _fits(value: Any) -> bool:
     if isinstance(value, int):
         return -(2**63) <= value < 2**64
     if isinstance(value, str):
-        return not any("\ud800" <= c <= "\udfff" for c in value)
+        return half_of_pair(value) is None
     if isinstance(value, Mapping):
         value = [*value, *value.values()]
     elif not isinstance(value, (list, tuple)):

@@ -11,6 +11,7 @@ import numpy as np
 from dask_hpc.checkpoint import layout
 from dask_hpc.checkpoint.dtypes import BYTES, TEXT, Stored, from_json, item_bytes, stored
 from dask_hpc.checkpoint.plan import Array, Written
+from dask_hpc_policies.codec import half_of_pair
 
 #: Name of the metadata of a group or array.
 DOCUMENT = "zarr.json"
@@ -211,7 +212,7 @@ def _array(
 
 def is_text(value: Any) -> bool:
     """Whether a value is text that a file of JSON can hold: halves of surrogate pairs are none."""
-    return isinstance(value, str) and not any("\ud800" <= c <= "\udfff" for c in value)
+    return isinstance(value, str) and half_of_pair(value) is None
 
 
 def plain(value: Any) -> Any:

@@ -18,6 +18,7 @@ import dataclasses
 import enum
 import functools
 import math
+import re
 import types
 import typing
 from collections.abc import Mapping
@@ -29,6 +30,7 @@ _PLAIN = frozenset({str, int, bool, type(None)})
 #: Types of fields that are read as they are.
 _TAKEN = frozenset({str, int, bool, float})
 _ABSENT = object()
+_HALF = re.compile("[\ud800-\udfff]")
 
 
 def encode(value: Any) -> Any:
@@ -80,6 +82,12 @@ def decode(kind: type[T], data: Any) -> T:
         When `data` does not fit `kind`; the message names the class and the field.
     """
     return typing.cast(T, _decode(kind, data, kind.__name__))
+
+
+def half_of_pair(text: str) -> str | None:
+    """The first half of a surrogate pair in a text, which neither UTF-8 nor JSON has; None: there is none."""
+    found = _HALF.search(text)
+    return None if found is None else found[0]
 
 
 @functools.cache

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn, Protocol
 
 from dask_hpc.errors import WorkloadError
+from dask_hpc_policies.codec import half_of_pair
 from dask_hpc_policies.params import ParameterError, parse_duration, suggestion
 
 #: Largest number that is taken for anything.
@@ -22,7 +23,6 @@ LARGEST = 1e18
 #: Longest path of a field, and most choices, that a message repeats.
 _LONGEST_PATH = 200
 _MOST_CHOICES = 50
-_SURROGATE = re.compile("[\ud800-\udfff]")
 _NUMBER = re.compile(r"\s*[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?\s*")
 
 
@@ -166,10 +166,10 @@ def text_number(text: str) -> float | None:
 
 def half_pair(text: str) -> str | None:
     """What is wrong with a text that is no valid Unicode; None when nothing is."""
-    found = _SURROGATE.search(text)
+    found = half_of_pair(text)
     if found is None:
         return None
-    half = f"\\u{ord(found[0]):04x}"
+    half = f"\\u{ord(found):04x}"
     return f"{short(text)} is no valid Unicode: {half} is half a pair; expected both halves, or neither"
 
 
