@@ -213,6 +213,11 @@ class Draft:
     def _fill(self) -> None:
         for path, content in self.plan.files.items():
             write_inside(self.path, path, content)
+        if one := {path.partition("/")[0] for path in self.plan.files}.difference(os.listdir(self.path)):
+            raise CheckpointError(
+                f"{min(one)!r} cannot be beside what is called so but for capitals: the file system of "
+                f"{self._folder} knows no case; give one of them another name"
+            )
         for array in self.plan.arrays:
             if array.kind != "shard":
                 os.makedirs(os.path.join(self.path, array.path), 0o755, exist_ok=True)

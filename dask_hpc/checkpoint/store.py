@@ -103,7 +103,7 @@ class Store:
         Raises
         ------
         CheckpointError
-            When it cannot be made, or others could write to it.
+            When it cannot be made, others could write to it, or it is that of another name.
         CheckpointValueError
             For a name that is not allowed.
         """
@@ -115,6 +115,7 @@ class Store:
             with suppress(FileExistsError):
                 folder.mkdir(mode=0o755)
             _own(folder)
+            versions.check_case(folder)
         except OSError as error:
             raise self._refused(name, error) from None
         return folder

@@ -6,6 +6,7 @@ import logging
 import os
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,6 +70,18 @@ def unknown(store: Path, name: str, names: Sequence[str]) -> UnknownCheckpoint:
         )
     there = ", ".join(names[:20]) or "none"
     return UnknownCheckpoint(f"no checkpoint is called {name!r} in {store}; there are {there}")
+
+
+def check_case(folder: Path) -> None:
+    """Raise CheckpointError where a file system that knows no case gives another name's folder for it."""
+    with suppress(PermissionError):  # nobody can tell
+        alike = [each for each in os.listdir(folder.parent) if each.lower() == folder.name.lower()]
+        if folder.name in alike or not alike:
+            return
+        raise CheckpointError(
+            f"{folder} is that of checkpoint {alike[0]!r}: its file system knows no case; take a name that "
+            "differs by more than capitals"
+        )
 
 
 def look_for(store: Path, name: str, written: int) -> None:
