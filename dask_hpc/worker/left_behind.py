@@ -16,7 +16,7 @@ import logging
 import os
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -49,8 +49,9 @@ class Owner:
     #: Id of its scheduler, and where that listens or did.
     cluster: str
     scheduler: str
-    #: Whether it has taken them over.
-    taken: bool = False
+    #: When they were taken over, by the first of the schedulers that have had no use of them since, in
+    #: seconds since the epoch; 0: they are its own.
+    taken_s: float = 0.0
 
 
 def write_owner(folder: Path, owner: Owner) -> None:
@@ -68,7 +69,7 @@ def read_owner(folder: Path) -> Owner | None:
     """Whose it is; None when it does not say."""
     try:
         told = json.loads((folder / _OWNER).read_text())
-        return Owner(str(told["cluster"]), str(told["scheduler"]), bool(told["taken"]))
+        return Owner(str(told["cluster"]), str(told["scheduler"]), float(told["taken_s"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -109,7 +110,7 @@ class LeftBehind:
             wanted = await self._worker.scheduler.hpc(method="manager_settings")
             if "error" in wanted:
                 return
-            me, began_s = Owner(told["id"], told["address"], True), float(told["started"])
+            me, began_s = Owner(told["id"], told["address"]), float(told["started"])
             done: set[Path] = set()
             deadline_s = time.monotonic() + _END_S
             while time.monotonic() < deadline_s:
@@ -134,7 +135,7 @@ class LeftBehind:
         if owner is None or _is_secure(owner) != _is_secure(me):
             return True
         ours = owner.cluster == me.cluster
-        if (ours and not owner.taken) or (not ours and await answers(self._worker.rpc, owner)):
+        if (ours and not owner.taken_s) or (not ours and await answers(self._worker.rpc, owner)):
             return True
         try:
             if ours:
@@ -142,6 +143,7 @@ class LeftBehind:
             else:
                 if seen_s(folder) > began_s + _END_S:
                     return True
+                me = replace(me, taken_s=_taken_s(folder, owner))
                 here = take(folder, lambda: _noted(folder, owner, me))
             if here is None:
                 return False
@@ -155,7 +157,8 @@ class LeftBehind:
         except CheckpointError as error:
             logger.warning("What was left in %s cannot be read: %s", folder, error)
             return True
-        arguments = {"address": home.address, "folder": home.folder, "cluster": owner.cluster}
+        age_s = time.time() - (owner if ours else me).taken_s
+        arguments = {"address": home.address, "folder": home.folder, "cluster": owner.cluster, "age_s": age_s}
         answer = await self._worker.scheduler.hpc(
             method="took_over", arguments={**arguments, "records": told}
         )
@@ -190,6 +193,12 @@ async def answers(pool: Any, owner: Owner) -> bool:
         else:
             return bool(answer.get("id") == owner.cluster)
     return False
+
+
+def _taken_s(folder: Path, owner: Owner) -> float:
+    """When what is left there was taken over first since anybody has had use of it."""
+    used_s = max((os.stat(each).st_mtime for each in records(str(folder))), default=0.0)
+    return owner.taken_s if used_s < owner.taken_s else time.time()
 
 
 def _noted(folder: Path, was: Owner, now: Owner) -> bool:

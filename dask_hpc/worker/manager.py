@@ -77,6 +77,7 @@ class Manager(Server):
             "verify": self.verify,
             "keep": self.keep,
             "drop": self.drop,
+            "used": self.used,
             "records": self.records,
             "tidy": self.tidy,
         }
@@ -220,6 +221,11 @@ class Manager(Server):
     async def records(self) -> dict[str, Any]:
         """The records of all versions that it has something of."""
         return {"records": await asyncio.to_thread(read_records, self.folder)}
+
+    async def used(self, version: str) -> dict[str, Any]:
+        """Somebody has had use of a version that was left: it is left anew should that one be lost, too."""
+        os.utime(record_path(self.folder, version))
+        return {}
 
     async def drop(self, segments: Sequence[str], version: str) -> dict[str, Any]:
         """Nobody needs this version any more, which has these segments here, and those reserved for it."""

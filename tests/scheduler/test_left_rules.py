@@ -112,6 +112,16 @@ async def test_only_what_nobody_has_asked_for_by_then_goes_for_that():
     assert set(memory.records) == {"asked for"}
 
 
+@gen_test(timeout=10)
+async def test_what_others_have_had_no_use_of_is_kept_so_much_shorter():
+    left, memory = left_of(version("a while ago"), version("long ago"))
+    left._expire_later({"a while ago"}, 10.0)
+    left._expire_later({"long ago"}, left._state.settings.checkpoint_linger_s)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert set(memory.records) == {"a while ago"}
+
+
 def test_who_goes_on_from_a_run_is_of_that_run_so_that_the_next_one_finds_the_results_of_both():
     left = {"x": ("a copy", "object")}
     job = Results("night", "second")

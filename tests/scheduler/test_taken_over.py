@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import json
 import os
 import shutil
 import signal
@@ -13,6 +12,7 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -114,8 +114,12 @@ def taken_over(process, left, notes):
         await until(lambda: not os.path.exists(*unfinished), "what was not finished is gone")
         assert traces_of_ours(s) == [], "what nobody has asked for costs no task anything"
         assert taken(s)["asked"] == []
+        owner = read_owner(left[0])
+        assert owner.taken_s == left_behind._taken_s(left[0], owner), "nobody has had use of it"
         back = await dask_hpc.restore("field", c)
         assert taken(s)["asked"] == ["field"]
+        # should this scheduler be killed, too, it is left anew
+        assert owner.taken_s < left_behind._taken_s(left[0], owner)
         assert isinstance(back, xr.DataArray)
         assert traces_of_ours(s) == ["plugin dask-hpc-watched"]
         xr.testing.assert_identical(await c.compute(back), field(2))
@@ -152,7 +156,6 @@ def taken_over(process, left, notes):
         xr.testing.assert_identical(await c.compute(await dask_hpc.restore("field", c)), field(3))
 
     after_it()
-    assert json.loads((left[0] / "owner.json").read_text())["taken"]
 
 
 @live(workers=1)
@@ -289,6 +292,32 @@ def test_what_nobody_asks_for_is_dropped(tmp_path):
                 await dask_hpc.restore("field", c)
 
         after_it()
+
+
+@pytest.mark.slow
+def test_what_clusters_take_over_from_each_other_without_a_use_of_it_is_dropped_as_if_one_had_it(tmp_path):
+    with earlier(str(tmp_path / "notes")) as (process, left):
+        process.kill()
+
+        @live(workers=1)
+        async def comes_and_goes(c, s, a):
+            await dask_hpc.install(c)
+            await until(lambda: names(s) == {"field", "night"}, "all is taken over")
+
+        @live(workers=1)
+        async def comes_late(c, s, a):
+            await dask_hpc.install(c)
+            await until(lambda: taken(s), "it is taken over")
+            await until(lambda: not names(s), "nobody has asked for it")
+            await until(lambda: not any(records(str(folder)) for folder in left), "it is dropped")
+
+        comes_and_goes()
+        comes_and_goes()
+        for folder in left:
+            for path in records(str(folder)):
+                os.utime(path, (0.0, time.time() - 7200.0))
+            write_owner(folder, replace(read_owner(folder), taken_s=time.time() - 3600.0))
+        comes_late()
 
 
 @pytest.mark.slow

@@ -68,6 +68,8 @@ class Left:
         self._schedulers = {self._scheduler.id}
         #: Names of all that was ever taken over, by id, and what of it when.
         self._taken: dict[str, str] = {}
+        #: Those that anybody has had use of.
+        self._used: set[str] = set()
         #: Names that anybody has asked for.
         self._wanted: set[str] = set()
         self.results = 0
@@ -92,9 +94,14 @@ class Left:
         """What a worker that takes over a manager has to know."""
         return {key: self._memory.manager[key] for key in ("share", "linger_s")}
 
-    async def took_over(self, address: str, folder: str, cluster: str, records: Sequence[str]) -> None:
-        """A worker has taken over the manager that listens there, with these records of that cluster."""
-        names = set()
+    async def took_over(
+        self, address: str, folder: str, cluster: str, records: Sequence[str], age_s: float = 0.0
+    ) -> None:
+        """A worker has taken over the manager that listens there, with these records of that cluster.
+
+        So many seconds ago another scheduler had done so, which has had no use of them.
+        """
+        names, ids = set[str](), set[str]()
         for text in records:
             try:
                 record = await asyncio.to_thread(parse, text)
@@ -108,6 +115,7 @@ class Left:
             self._since_s = self._state.now_s()
             self.results += len(record.places)
             names.add(record.name)
+            ids.add(record.id)
             logger.info(
                 "Version %d of %r in memory was left by another scheduler, and is ours now",
                 record.manifest.version,
@@ -120,7 +128,7 @@ class Left:
         for name in names:
             await self._tidy(name)
         if names:
-            self._expire_later()
+            self._expire_later(ids, age_s)
 
     async def version_in_memory(
         self,
@@ -160,6 +168,7 @@ class Left:
         chosen = [each for each in whole if _run(each) == _run(newest) is not None] or [newest]
         for record in chosen:
             self.given.give(record, allow_pickle, key_file)
+        await self._use(chosen)
         texts = [await asyncio.to_thread(dump, record) for record in chosen]
         return {
             "records": texts,
@@ -175,8 +184,9 @@ class Left:
         """Versions of the state of a program that can be read, oldest first, as records."""
         self._wanted.add(name)
         await self._looked()
-        states = [each for each in self._of(name) if _is_state(each)]
-        return [await asyncio.to_thread(dump, each) for each in await self._readable(states)]
+        states = await self._readable([each for each in self._of(name) if _is_state(each)])
+        await self._use(states)
+        return [await asyncio.to_thread(dump, each) for each in states]
 
     async def results_of(self, name: str) -> tuple[str, dict[Any, Kept]]:
         """Results of an earlier run of a job, by key, and the run; empty when none were left."""
@@ -186,6 +196,7 @@ class Left:
             each for each in self._of(name) if each.id in self._memory.untouched and _run(each) is not None
         ]
         left = await self._readable(left)
+        await self._use(left)
         found: dict[Any, Kept] = {}
         run = _run(left[-1]) if left else None
         for record in left:
@@ -260,6 +271,14 @@ class Left:
         there = await self._memory.there({home for each in records for home in each.all_homes})
         return [each for each in records if each.readable(there)]
 
+    async def _use(self, records: Sequence[Record]) -> None:
+        """Have hosts know that what another scheduler has left is in use: it is left anew with this one."""
+        new = [each for each in records if each.id in self._taken and each.id not in self._used]
+        self._used.update(each.id for each in new)
+        asked = [(home, each.id) for each in new for home in each.all_homes]
+        calls = (ask(self._scheduler.rpc, home.address, "used", version=id) for home, id in asked)
+        await asyncio.gather(*calls, return_exceptions=True)
+
     async def _looked(self) -> list[str]:
         """Wait until all workers have looked for what was left on their hosts; gives those that have not."""
         new = [address for address in self._scheduler.workers if address not in self._workers]
@@ -331,9 +350,10 @@ class Left:
             self._memory.touch(record.id, False)
             self._expire_later()
 
-    def _expire_later(self) -> None:
-        linger_s = self._state.settings.checkpoint_linger_s
-        asyncio.get_running_loop().call_later(linger_s, self._expire, set(self._memory.untouched))
+    def _expire_later(self, ids: Collection[str] | None = None, age_s: float = 0.0) -> None:
+        left_s = max(0.0, self._state.settings.checkpoint_linger_s - age_s)
+        which = set(self._memory.untouched if ids is None else ids)
+        asyncio.get_running_loop().call_later(left_s, self._expire, which)
 
     def _expire(self, ids: Collection[str]) -> None:
         """Nobody has asked for these for so long."""
