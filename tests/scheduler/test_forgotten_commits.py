@@ -8,7 +8,7 @@ from helpers import live
 
 import dask_hpc
 from dask_hpc.checkpoint.describe import describe_results
-from dask_hpc.scheduler.checkpoint import remembered
+from dask_hpc.scheduler.checkpoint import remembered, to_levels
 from dask_hpc.scheduler.checkpoint.commit import Commit
 from dask_hpc.scheduler.checkpoint.remembered import Remembered
 from dask_hpc.scheduler.rpc.service import of
@@ -46,11 +46,26 @@ def test_rows_of_what_is_forgotten_stay_for_an_hour_and_are_bounded(monkeypatch)
         known.row(4, 3611.0)
 
 
+def test_what_is_written_every_so_often_is_known_until_the_next_one_is_due(monkeypatch):
+    monkeypatch.setattr(remembered, "_WHOLE", 1)
+    known = Remembered()
+    known.repeated[("/store", "step-1")] = 100.0
+    ended(known, 1, 2, 3, at_s=10.0)
+    assert list(known.commits) == [1, 3]
+    ended(known, 4, at_s=109.0)
+    assert list(known.commits) == [1, 4]
+    # each has all keys of its results, and the loop may be over
+    ended(known, 5, at_s=110.0)
+    assert (list(known.commits), known.repeated) == ([5], {})
+    assert known.row(1, 110.0)["state"] == "complete"
+
+
 @live(workers=1)
 async def test_a_version_that_was_written_can_be_waited_for_when_many_came_after_it(
     c, s, a, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(remembered, "_WHOLE", 1)
+    monkeypatch.setattr(to_levels, "_NAMES", 2)
     rt = await dask_hpc.install(c, checkpoint_store=str(tmp_path))
     value = c.submit(np.zeros, 10)
     first = await rt.checkpoint(value, "first", wait=False)
@@ -58,6 +73,8 @@ async def test_a_version_that_was_written_can_be_waited_for_when_many_came_after
         await rt.checkpoint(value, f"later-{number}")
     known = of(s).commits
     assert len(known._commits) == 1
+    assert list(known._levels._stored) == [(str(tmp_path), f"later-{number}") for number in (1, 2)]
+    assert not known._turns
     # another one asks for it now, as a program does that has been busy
     row = await known.row(first._row["id"], 1.0)
     assert (row["name"], row["version"], row["state"]) == ("first", 1, "complete")

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakValueDictionary
 
 from dask_hpc.checkpoint.levels import checked_levels, levels_of, what_there_is
 from dask_hpc.checkpoint.plan import Plan
@@ -76,7 +77,7 @@ class Commits:
         #: Hears of it while there are some.
         self._at_end = _AtEnd(self._closing)
         #: One version of a name is written at a time: see `Commit.turns`.
-        self._turns: dict[tuple[str | None, str], asyncio.Lock] = {}
+        self._turns: WeakValueDictionary[tuple[str | None, str], asyncio.Lock] = WeakValueDictionary()
         #: One that is installed again begins elsewhere: it knows no commits of the one before.
         self._last = uuid.uuid4().int >> 80
 
@@ -133,8 +134,9 @@ class Commits:
             folder, instead = None, folder
         made, now_s = decode(Plan, dict(plan)), self._state.now_s()
         if every_s is not None:
-            self._remembered.repeated.add((folder, made.name))
-            last = self._remembered.latest().get((folder, made.name))
+            repeated, place = self._remembered.repeated, (folder, made.name)
+            repeated[place] = max(every_s, repeated.get(place, 0.0))
+            last = self._remembered.latest().get(place)
             if last is not None and last.due(now_s, every_s) is None:
                 return {**last.row(now_s), "begun": False}
         services = chosen_services(services, self._state.settings.checkpoint_services)

@@ -18,8 +18,9 @@ class Remembered:
     def __init__(self) -> None:
         #: By number, in the order in which they were begun.
         self.commits: dict[int, Commit] = {}
-        #: Of what is asked for every so often, by folder and name, the newest is remembered.
-        self.repeated: set[tuple[str | None, str]] = set()
+        #: How often what is asked for every so often is to be written, by folder and name: until the next one
+        #: is due the newest is remembered.
+        self.repeated: dict[tuple[str | None, str], float] = {}
         #: Of those that are forgotten: when each was begun and has ended, and its row.
         self._rows: dict[int, tuple[float, float, dict[str, Any]]] = {}
 
@@ -46,7 +47,13 @@ class Remembered:
         """Remember the last commits, those that are under way, and what the next ones are to wait after; of
         the others their rows, for a while.
         """
-        needed = [one for place, one in self.latest().items() if place in self.repeated]
+        latest = self.latest()
+        self.repeated = {
+            place: every_s
+            for place, every_s in self.repeated.items()
+            if place in latest and latest[place].due(now_s, every_s) is None
+        }
+        needed = [latest[place] for place in self.repeated]
         for one in list(self.commits.values())[:-_WHOLE]:
             if one.ended_s is not None and one not in needed:
                 del self.commits[one.id]

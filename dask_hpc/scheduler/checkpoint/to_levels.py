@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from dask_hpc.checkpoint import passing
 from dask_hpc.checkpoint.draft import Draft
@@ -38,11 +38,14 @@ from dask_hpc.worker.io.mounts import mount_of
 from dask_hpc.worker.saved import Copy
 from dask_hpc_policies.resilience.redundancy_sets import Scheme
 
+K = TypeVar("K")
 logger = logging.getLogger(__name__)
 
 _STIMULUS = "hpc-checkpoint"
 #: Versions of a name that are kept.
 KEEP = 2
+#: Names of which it is known which version was the last.
+_NAMES = 10_000
 #: Versions of fewer bytes do not tell what the file system can do: their time is that of asking for them.
 _TELLING_BYTES = 1_000_000
 
@@ -127,7 +130,8 @@ class ToLevels:
             name = commit.plan.name
             # a version has one number, wherever its copies are
             stored = await _newest_in(commit.store or commit.instead, name)
-            number = self._newest[name] = 1 + max(self._newest[name], self._left.newest(name), stored)
+            number = 1 + max(self._newest[name], self._left.newest(name), stored)
+            _note(self._newest, name, number)
             plan = await asyncio.to_thread(closed, commit.stored)
             found = await self._held_in_memory(commit, plan, number, keys, scheme, otherwise)
             commit.levels, note, as_asked = found
@@ -188,7 +192,7 @@ class ToLevels:
         try:
             began_s = stopwatch_s()
             commit.version = draft.version
-            self._newest[name] = max(self._newest[name], draft.version)
+            _note(self._newest, name, max(self._newest[name], draft.version))
             writing.avoided = self.silent.known()
             if linked := writing.linked:
                 try:
@@ -219,7 +223,7 @@ class ToLevels:
             self._protected.give_up(writing.draft)
             await asyncio.shield(in_store(draft.abandon))
             raise
-        self._stored[folder, name] = version.version
+        _note(self._stored, (folder, name), version.version)
         commit.path, commit.nbytes = version.path, version.bytes
         commit.levels = (*commit.levels, "L3")
         copies = _copies(writing.blocks, version.path)
@@ -288,6 +292,14 @@ def _removed(folders: Collection[str]) -> set[str]:
         return False
 
     return set(filter(is_removed, folders))
+
+
+def _note(known: Counter[K], which: K, number: int) -> None:
+    """Note the number of a version; of many names those are known that were written last."""
+    known.pop(which, None)
+    known[which] = number
+    while len(known) > _NAMES:
+        del known[next(iter(known))]
 
 
 async def _newest_in(folder: str | None, name: str) -> int:
