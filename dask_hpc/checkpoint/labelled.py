@@ -182,16 +182,17 @@ def _readable(attributes: dict[str, Any], array: Array) -> dict[str, Any]:
 def _multi_indexes(dataset: Any) -> dict[str, list[str]]:
     """Names of levels by the dimension of their index."""
     import pandas as pd
+    import xarray as xr
 
     found = {}
     for name, own in dataset.xindexes.items():
-        try:
-            index = own.to_pandas_index()
-        except TypeError:
+        # others may give one of pandas, too, in which labels are looked up in another way
+        if type(own) not in (xr.indexes.PandasIndex, xr.indexes.PandasMultiIndex):
             raise CheckpointValueError(
                 f"the coordinate {name!r:.80} has an index of type {type(own).__name__}; allowed: those that "
                 "pandas has. Remove it with drop_indexes, and set it again after restore"
-            ) from None
+            )
+        index = own.to_pandas_index()
         if isinstance(index, pd.MultiIndex) and name in dataset.sizes:
             _check_levels(name, index)
             found[str(name)] = [str(level) for level in index.names]

@@ -205,6 +205,12 @@ def over_two_coordinates() -> xr.Dataset:
     return dataset.set_xindex(("lat", "lon"), xr.indexes.NDPointIndex)
 
 
+def along_a_range() -> xr.Dataset:
+    """An index of which pandas has none, though it gives one: its slices are of the nearest labels."""
+    index = xr.indexes.RangeIndex.arange(0.0, 1.0, 0.25, dim="x")
+    return xr.Dataset({"a": ("x", da.arange(4))}, xr.Coordinates.from_xindex(index))
+
+
 def with_times(*times: cftime.datetime) -> xr.Dataset:
     """A coordinate of times of any calendar."""
     return xr.Dataset({"a": ("x", da.arange(len(times)))}, {"time": ("x", np.array(times, object))})
@@ -235,6 +241,7 @@ def with_times(*times: cftime.datetime) -> xr.Dataset:
         (xr.Dataset({"a": ("x", da.arange(3), {"k": np.ones(2, "g")})}), "of type float128, which JSON"),
         (missing_level(), "the level 'v' of the index 'x' lacks values"),
         (over_two_coordinates(), "index of type NDPointIndex; allowed"),
+        (along_a_range(), "index of type RangeIndex; allowed"),
         (xr.Dataset({"a": ((0,), da.arange(3))}), "0 is a dimension of the variable 'a'; allowed: text."),
         (xr.Dataset({"a": ("\udc80", da.arange(3))}), "is a dimension of the variable 'a'; allowed: text."),
         (xr.Dataset({"a": ("x", da.arange(3), {"k": {"\udc80": 2}})}), "'k' of a is text with half of a"),
