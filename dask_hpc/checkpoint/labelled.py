@@ -238,9 +238,11 @@ def _memory(path: str, variable: Any) -> tuple[Array, bytes]:
     # of pandas: as an array of NumPy it would be another one
     other = None if isinstance(variable.dtype, np.dtype) else variable.dtype
     if other is not None or to_json(dtype) is None or how.encoding == "raw":
+        # xarray gives no chunks to what is of pandas
+        otherwise = "(str) or the like" if other is not None else ", or give it chunks with chunk()"
         raise CheckpointValueError(
             f"the variable {path!r} is in memory and of the dtype {other or dtype}, which Zarr does not "
-            "have; convert it with astype, or give it chunks with chunk()"
+            f"have; convert it with astype{otherwise}"
         )
     shape = tuple(values.shape)
     told = to_json(values.dtype)

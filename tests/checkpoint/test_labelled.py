@@ -258,7 +258,7 @@ def with_times(*times: cftime.datetime) -> xr.Dataset:
         ),
         (
             xr.Dataset({"a": ("x", da.arange(3)), "c": ("x", pd.Categorical(["a", "b", "a"]))}),
-            "dtype category",
+            "dtype category, which Zarr does not have; convert it with astype(str) or the like",
         ),
         (xr.Dataset({"a": ("x", da.arange(3)), "g": ("x", np.zeros(3, "g"))}), "'g' is in memory"),
     ],
