@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from dask_hpc.checkpoint.blobs import Group, Home, Part, Range, Stripe
-from dask_hpc.checkpoint.redundancy import BLOCK_BYTES, recover
+from dask_hpc.checkpoint.redundancy import recover
 from dask_hpc.checkpoint.segments import read_segment, segment_path
 from dask_hpc.errors import CheckpointError, ConfigError
 from dask_hpc.worker.node import node_settings
@@ -296,9 +296,7 @@ async def remake(pool: Any, group: Group, blob: int, start: int, stop: int) -> n
 
 async def _remade(pool: Any, group: Group, stripe: Stripe, number: int, first: int, last: int) -> np.ndarray:
     whole = [part.stop - part.start for part in stripe.parts]
-    # a code with several parities is one of whole blocks
-    unit = 1 if 1 in (len(whole), len(stripe.parities)) else BLOCK_BYTES
-    begin, end = first // unit * unit, min(-(-last // unit) * unit, stripe.nbytes)
+    begin, end = first // stripe.unit * stripe.unit, min(-(-last // stripe.unit) * stripe.unit, stripe.nbytes)
     lengths = [max(0, min(length, end) - begin) for length in whole]
     nbytes = parity_bytes(lengths, len(stripe.parities))
     others = [place for place in range(len(whole)) if place != number]

@@ -19,7 +19,7 @@ from dask.utils import typename
 from distributed import Reschedule, get_worker, secede
 from distributed.utils import sync
 
-from dask_hpc.checkpoint.blobs import Group, Home, Range
+from dask_hpc.checkpoint.blobs import Group, Home, Range, finder
 from dask_hpc.checkpoint.blocks import NotTaken, stored_value, write_blocks
 from dask_hpc.checkpoint.checksums import crc32c
 from dask_hpc.checkpoint.plan import Array, Written
@@ -93,8 +93,8 @@ class MemoryCopy:
     written: Written
     #: Whose memory that is.
     home: Home
-    #: The hosts that hold parities of it, which of their blobs it is in, and where its segment begins there;
-    #: None: there is level L1 alone.
+    #: The hosts that hold parities of it (see `blobs.finder`), which of their blobs it is in, and where its
+    #: segment begins there; None: there is level L1 alone.
     group: Group | None = None
     blob: int = 0
     start: int = 0
@@ -188,17 +188,11 @@ AnyCopy = Copy | MemoryCopy | SmallCopy
 def copies_of(record: Record, key_file: str | None = None) -> list[MemoryCopy]:
     """Where the results of a version in memory are, in the order of its plan; `key_file` as theirs."""
     found = []
-    blobs = {
-        blob.home: (group, number, blob) for group in record.groups for number, blob in enumerate(group.blobs)
-    }
+    find = finder(record.groups)
     numbers = [(array, number) for array in record.manifest.plan.arrays for number in range(array.count)]
     for at, ((array, number), place) in enumerate(zip(numbers, record.places, strict=True)):
         written, home = record.manifest.written(at), record.homes[place]
-        group, blob = None, 0
-        start = 0
-        if home in blobs:
-            group, blob, of_home = blobs[home]
-            start = of_home.start(str(written.pack))
+        group, blob, start = find(home, str(written.pack))
         found.append(
             MemoryCopy(
                 record.id, array, number, written, home, group, blob, start, of=record.name, key_file=key_file

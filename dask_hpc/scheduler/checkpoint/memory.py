@@ -16,7 +16,7 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
-from dask_hpc.checkpoint.blobs import Home
+from dask_hpc.checkpoint.blobs import Group, Home, finder
 from dask_hpc.checkpoint.plan import Plan
 from dask_hpc.checkpoint.record import Record, made
 from dask_hpc.checkpoint.whereabouts import Whereabouts
@@ -109,12 +109,11 @@ class Memory:
         writing.draft = version.version
         try:
             version = await self._written(version, writing)
-            copies, note = await self._protect(version, writing, scheme, plan.name)
+            copies, groups, note = await self._protect(version, writing, scheme, plan.name)
             homes = {str(block.pack): home for home, block in writing.held}
-            groups = {id(copy.group): copy.group for copy, _ in copies.values() if copy.group is not None}
             written = [writing.every[at].written for at in range(plan.count)]
             record = await asyncio.to_thread(
-                made, version.version, plan, number, written, homes, tuple(groups.values()), created_s
+                made, version.version, plan, number, written, homes, tuple(groups), created_s
             )
             every = await self._keep(record, version.domains)
             # who has not its record does not know what it names
@@ -236,11 +235,11 @@ class Memory:
 
     async def _protect(
         self, version: InMemory, writing: Writing, scheme: Scheme | None, name: str
-    ) -> tuple[dict[Any, Kept], str]:
+    ) -> tuple[dict[Any, Kept], list[Group], str]:
         copies = copies_in(version.version, writing.blocks, name)
         self._note(version, writing)
         if scheme is None:
-            return copies, ""
+            return copies, [], ""
         blobs = blobs_of(writing.held)
 
         def note(home: Home, segment: str) -> None:
@@ -251,24 +250,19 @@ class Memory:
                 self._scheduler.rpc, blobs, version.domains, scheme, note, version.version
             )
         except (OSError, CheckpointError) as error:
-            return copies, f"L2: {error}"
+            return copies, [], f"L2: {error}"
         told = [reason] if reason else []
         if alone := [home.address for home in blobs if home not in version.domains]:
             told.append(
                 f"no other host has parities of what is on {counted(len(alone), 'host')} without a worker "
                 f"(the first manager: {min(alone)})"
             )
-        # and which of its blobs a host has
-        found = {blob.home: (group, number) for group in groups for number, blob in enumerate(group.blobs)}
-        grouped: dict[Any, Kept] = {}
+        groups = [each for each in groups if any(blob.segments for blob in each.blobs)]
+        find, grouped = finder(groups), dict[Any, Kept]()
         for key, (copy, type_name) in copies.items():
-            # a host may be in no group
-            if copy.home in found:
-                group, number = found[copy.home]
-                start = blobs[copy.home].start(str(copy.written.pack))
-                copy = replace(copy, group=group, blob=number, start=start)
-            grouped[key] = copy, type_name
-        return grouped, f"L2: {'; '.join(told)}" if told else ""
+            group, blob, start = find(copy.home, str(copy.written.pack))
+            grouped[key] = replace(copy, group=group, blob=blob, start=start), type_name
+        return grouped, groups, f"L2: {'; '.join(told)}" if told else ""
 
     def _note(self, version: InMemory, writing: Writing) -> None:
         """What a version has so far, whether or not it becomes whole."""
