@@ -9,6 +9,9 @@ from dask_hpc_policies.codec import decode, encode
 from dask_hpc_policies.decision import Decision, Hold, Reason, ReasonCode
 from dask_hpc_policies.model import ClusterSnapshot, JobRequest, Trigger
 
+#: Nodes that an action may name: the network takes no number without an end.
+_MOST_NODES = 1_000_000_000
+
 
 class UnknownPolicy(ValueError):
     """A name that no policy, library entry or guard has."""
@@ -147,6 +150,10 @@ def required(answer: Any) -> Decision:
         data["actions"] = [row for action, row in rows if not _is_hold(action)]
     decode(Decision, data)
     reasons = [*[one.reason for one in answer.actions], *[one.reason for one in answer.suppressed]]
+    asked = [*answer.actions, *[one.action for one in answer.suppressed]]
+    sizes = [size for action in asked if isinstance(size := getattr(action, "nodes", 0), int)]
+    if wild := [size for size in sizes if abs(size) > _MOST_NODES]:
+        raise ValueError(f"an action with nodes={wild[0]}; allowed: at most {_MOST_NODES:_}")
     if strange := [why.code for why in reasons if not isinstance(why.code, ReasonCode)]:
         raise TypeError(f"the code of a reason is {strange[0]!r}, not a ReasonCode")
     return answer

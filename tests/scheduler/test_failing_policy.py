@@ -7,13 +7,13 @@ import math
 from typing import Any
 
 import pytest
-from helpers import engine, installed, live, started, until
+from helpers import engine, installed, live, started, until, within
 from tasks import inc
 
 import dask_hpc
 from dask_hpc.scheduler.install import attach
 from dask_hpc_policies import registry
-from dask_hpc_policies.decision import Decision, Start
+from dask_hpc_policies.decision import Decision, Reason, ReasonCode, Start
 from dask_hpc_policies.protocol import InvalidPolicy
 
 
@@ -145,6 +145,28 @@ async def test_a_policy_whose_decision_cannot_be_carried_out_gives_way(c, s, wor
             with pytest.raises(InvalidPolicy, match="expected an object, got 'it fits'; easy stays"):
                 await rt.update(policy=Misspelt(jobs=1))
             await late.cancel()
+
+
+class Boundless(Fails):
+    """Asks for more nodes than a message can say, once a job waits."""
+
+    def decide(self, view: Any, state: Any) -> Any:
+        why = Reason(ReasonCode.FITS, "it fits")
+        waiting = [job.id for job in view.jobs if job.state == "pending"]
+        return Decision(actions=tuple(Start(job=id, nodes=10**30, reason=why) for id in waiting)), state
+
+
+@pytest.mark.errors("Policy fails failed")
+@live(workers=1)
+async def test_a_policy_that_asks_for_nodes_without_end_gives_way_and_what_it_said_can_be_read(c, s, worker):
+    rt = await dask_hpc.install(c, "easy", tick="50 ms")
+    await rt.update(policy=Boundless(jobs=1))
+    async with rt.job("heat", nodes=1) as job:
+        await started(s, job, 1)
+        rows = await within(rt.decisions(), 5)
+        told = [row["reason"] for row in rows if row["reason_code"] == "policy-failed"]
+        assert told == [f"ValueError: an action with nodes={10**30}; allowed: at most 1_000_000_000"]
+        assert (await rt.status())["policy"]["policy"] == "easy"
 
 
 @pytest.mark.errors("Policy fails failed")
