@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
-from helpers import Gate, asleep, engine, live, record, started, through, until
+from helpers import Gate, asleep, engine, live, record, started, through, traces_of_ours, until
 from tasks import inc
 
 import dask_hpc
@@ -45,7 +45,7 @@ def test_costs_stand_in_order_and_the_first_veto_counts() -> None:
     assert Parts().veto(SimpleNamespace(), None) is None
 
 
-@pytest.mark.errors("Failing could not do what it does now and then")
+@pytest.mark.errors("Failing has failed in tick")
 def test_a_part_that_fails_now_and_then_keeps_none_from_its_turn_and_is_said() -> None:
     class Failing:
         broken = True
@@ -60,10 +60,10 @@ def test_a_part_that_fails_now_and_then_keeps_none_from_its_turn_and_is_said() -
     parts.tick(1.0)
     parts.tick(2.0)
     assert turns == [1.0, 2.0]
-    assert parts.ticks_failed == {"Failing": "ValueError: no such file"}
+    assert parts.failed == {("Failing", "tick"): "ValueError: no such file"}
     failing.broken = False
     parts.tick(3.0)
-    assert (turns[-1], parts.ticks_failed) == (3.0, {})
+    assert (turns[-1], parts.failed) == (3.0, {})
 
 
 def test_of_several_nodes_those_that_cost_least_are_given_up_and_equal_ones_in_order() -> None:
@@ -251,6 +251,54 @@ async def test_answers_are_found_beside_the_loop_and_the_last_one_holds(c, s, a,
     processes = list(answers._processes.values())
     await rt.uninstall()
     await until(lambda: all(process._child is None for process in processes), "its process has ended")
+
+
+@pytest.mark.errors("function has failed in")
+@live(2)
+async def test_a_part_that_fails_stops_no_pass_loses_no_task_and_is_told(c, s, a, b):
+    def none() -> Any:
+        raise ZeroDivisionError("no watts")
+
+    def one(_: Any) -> Any:
+        return none()
+
+    def two(_: Any, __: Any) -> Any:
+        return none()
+
+    of_none = dict.fromkeys(("section", "enactors", "saving", "charted", "needed", "unwrap"), none)
+    of_one = dict.fromkeys(("cost", "lends", "claimed", "reserved_s"), one)
+    broken = Part(**of_none, **of_one, rank=two, slots=two)
+    with registered(lambda engine: broken):
+        rt = await dask_hpc.install(c, "pwma-fpsma")
+        async with rt.job("main", min_nodes=1, max_nodes=2) as job:
+            await started(s, job, 2)
+            assert await c.gather(c.map(inc, range(6))) == [1, 2, 3, 4, 5, 6]
+            assert (await job.resize(1))["result"] == "done"
+        assert (await job.wait(10))["state"] == "completed"
+        assert (await rt.status())["section_failures"] == {"function": "ZeroDivisionError: no watts"}
+        await rt.uninstall()
+    assert traces_of_ours(s) == []
+
+
+@pytest.mark.errors("function has failed in veto")
+@live(2)
+async def test_a_veto_that_fails_holds_a_job_like_a_guard(c, s, a, b):
+    fails = [True]
+
+    def veto(_: Any, __: Any) -> Any:
+        if fails:
+            raise ZeroDivisionError("no watts")
+
+    with registered(lambda engine: Part(veto=veto)):
+        rt = await dask_hpc.install(c, "fcfs", tick_s=0.05)
+        async with rt.job("main", nodes=1) as job:
+            told = "a veto failed: ZeroDivisionError: no watts"
+            feed = engine(s).controller.decisions
+            await until(lambda: told in [row["reason"] for row in feed], "it is told")
+            assert record(s, job).state == "pending"
+            fails.clear()
+            await started(s, job, 1)
+        assert (await rt.status())["section_failures"] == {}
 
 
 @pytest.mark.errors("A guard failed")

@@ -73,6 +73,7 @@ class Admission:
         self.sharing = Sharing(state, parts, turns, self.lending.takes)
         #: Parts that limit how many tasks a worker takes.
         self._limits = parts.slots
+        self._note_failure = parts.note
         self._serving = state.serving
         self._handle = handle
         self.watched = watched
@@ -252,7 +253,10 @@ class Admission:
     def _room(self, slots: int, job: JobRecord, worker: WorkerState) -> int:
         """How many of the free slots of a worker the job may use now."""
         for limit in self._limits:
-            slots = min(slots, limit(job, worker))
+            try:
+                slots = min(slots, limit(job, worker))
+            except Exception as error:
+                self._note_failure("slots", limit, error)
         return slots
 
     def _look_everywhere(self, batch: Batch, stimulus_id: str) -> Batch:

@@ -136,7 +136,7 @@ class StatusMethods:
 
     def sections(self) -> tuple[dict[str, Any], dict[str, str]]:
         """What the parts tell about themselves by name, and why some cannot, by the name of the part."""
-        failures = dict(self.engine.parts.ticks_failed)
+        failures = {part: why for (part, _), why in self.engine.parts.failed.items()}
 
         def failed(part: str, error: Exception) -> None:
             failures[part] = f"{type(error).__name__}: {error}"

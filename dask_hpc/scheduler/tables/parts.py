@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from dask_hpc.scheduler.tables.jobs import JobRecord
 from dask_hpc.scheduler.tables.nodes import Node
 from dask_hpc_policies.combine.limits import AnyGuard
-from dask_hpc_policies.decision import Action, Decision, Outcome, Reason
+from dask_hpc_policies.decision import Action, Decision, Outcome, Reason, ReasonCode
 from dask_hpc_policies.model import ClusterSnapshot
 from dask_hpc_policies.protocol import Policy
 
@@ -38,7 +38,6 @@ class Vetoes(Protocol):
 
     def veto(self, subject: JobRecord | Node, action: Action | None) -> Reason | None:
         """Why `action` may not be carried out on the job, or the node may not leave the pool (None)."""
-        ...
 
 
 class Costs(Protocol):
@@ -46,7 +45,6 @@ class Costs(Protocol):
 
     def cost(self, node: Node) -> tuple[float, ...]:
         """Numbers, the weightiest first; all 0: nothing. The costs of earlier parts weigh more."""
-        ...
 
 
 class Ranks(Protocol):
@@ -54,7 +52,6 @@ class Ranks(Protocol):
 
     def rank(self, job: JobRecord, nodes: Sequence[Node]) -> tuple[Sequence[Node], Reason] | None:
         """The same nodes, the best first, and why; None when it does not mind."""
-        ...
 
 
 class Slots(Protocol):
@@ -62,7 +59,6 @@ class Slots(Protocol):
 
     def slots(self, job: JobRecord, worker: WorkerState) -> int:
         """How many more tasks of the job the worker may get now."""
-        ...
 
 
 class Lends(Protocol):
@@ -70,7 +66,6 @@ class Lends(Protocol):
 
     def lends(self, node: Node) -> bool:
         """Whether they may."""
-        ...
 
 
 class Leaves(Protocol):
@@ -78,7 +73,6 @@ class Leaves(Protocol):
 
     async def leave(self, departure: Departure) -> bool:
         """Save what can be saved now; whether more could be, were there more room. Called again then."""
-        ...
 
 
 class Reserves(Protocol):
@@ -86,7 +80,6 @@ class Reserves(Protocol):
 
     def reserved_s(self, departure: Departure) -> float:
         """Seconds before the end that are to be left to it."""
-        ...
 
 
 class Sections(Protocol):
@@ -94,7 +87,6 @@ class Sections(Protocol):
 
     def section(self) -> Mapping[str, Any]:
         """Plain JSON data by name; or the value of the field of the picture that has this name."""
-        ...
 
 
 class Completes(Protocol):
@@ -102,7 +94,6 @@ class Completes(Protocol):
 
     def completed(self, view: ClusterSnapshot, policy: Policy) -> ClusterSnapshot:
         """The picture that `policy` gets; guards are then about that one."""
-        ...
 
 
 class Amends(Protocol):
@@ -110,7 +101,6 @@ class Amends(Protocol):
 
     def amended(self, view: ClusterSnapshot, decision: Decision) -> Decision:
         """What is done in place of a decision that guards have let through."""
-        ...
 
 
 class Guards(Protocol):
@@ -118,7 +108,6 @@ class Guards(Protocol):
 
     def guards(self) -> Sequence[AnyGuard]:
         """Guards of the arbiter, as things are now."""
-        ...
 
 
 class Enactors(Protocol):
@@ -126,7 +115,6 @@ class Enactors(Protocol):
 
     def enactors(self) -> Mapping[type[Any], Enactor]:
         """What carries each kind out."""
-        ...
 
 
 class Methods(Protocol):
@@ -134,7 +122,6 @@ class Methods(Protocol):
 
     def methods(self) -> Mapping[str, Method]:
         """What clients may call, by name."""
-        ...
 
 
 class Status(Protocol):
@@ -142,7 +129,6 @@ class Status(Protocol):
 
     def status(self) -> Mapping[str, Any]:
         """Plain data by name, for ``rt.status()``."""
-        ...
 
 
 class Saves(Protocol):
@@ -150,7 +136,6 @@ class Saves(Protocol):
 
     def saving(self) -> Collection[str]:
         """Addresses of those that write now."""
-        ...
 
 
 class Charts(Protocol):
@@ -158,7 +143,6 @@ class Charts(Protocol):
 
     def charted(self) -> Mapping[str, Any]:
         """Plain data by name, for pages of the dashboard alone."""
-        ...
 
 
 class Claims(Protocol):
@@ -166,7 +150,6 @@ class Claims(Protocol):
 
     def claimed(self, keys: Collection[Any]) -> None:
         """Clients want these; their tasks belong to jobs, and none of them has been placed."""
-        ...
 
 
 class Needs(Protocol):
@@ -174,7 +157,6 @@ class Needs(Protocol):
 
     def needed(self) -> bool:
         """Whether it does now."""
-        ...
 
 
 class Ticks(Protocol):
@@ -182,7 +164,6 @@ class Ticks(Protocol):
 
     def tick(self, now_s: float) -> None:
         """Called every ``hpc.tick`` while the runtime is awake."""
-        ...
 
 
 class Unwraps(Protocol):
@@ -190,7 +171,6 @@ class Unwraps(Protocol):
 
     def unwrap(self) -> None:
         """Take it out again: the runtime is being uninstalled."""
-        ...
 
 
 @dataclass(slots=True)
@@ -232,8 +212,8 @@ class Parts:
 
     def __init__(self) -> None:
         self._of: dict[str, list[Callable[..., Any]]] = {kind: [] for kind in _KINDS}
-        #: Why parts could not do the last time what they do now and then, by their class.
-        self.ticks_failed: dict[str, str] = {}
+        #: Why parts could not do the last time what they were asked for, by their class and the method.
+        self.failed: dict[tuple[str, str], str] = {}
         #: Admission asks these for every worker with room: the list itself, which only grows.
         self.slots: list[Callable[[JobRecord, WorkerState], int]] = self._of["slots"]
 
@@ -253,46 +233,73 @@ class Parts:
                 if len(inspect.signature(method).parameters) != count:
                     text = f"{type(part).__name__}.{kind} takes other arguments than a part's ({count})"
                     raise TypeError(f"{text}; give it another name, or those of the protocol")
-                self._of[kind].append(method)
+                # the latest is taken out first
+                self._of[kind].insert(0 if kind == "unwrap" else len(self._of[kind]), method)
+
+    def _asked(self, kind: str, *args: Any, instead: Callable[..., Any] | None = None) -> Iterator[Any]:
+        """What each part answers, but for those that fail: they keep nothing from anybody."""
+        for ask in self._of[kind]:
+            try:
+                answer = ask(*args)
+            except Exception as error:
+                self.note(kind, ask, error)
+                if instead is not None:
+                    yield instead(error)
+            else:
+                if self.failed:
+                    self.failed.pop((_class_of(ask), kind), None)
+                yield answer
+
+    def note(self, kind: str, ask: Callable[..., Any], error: Exception) -> None:
+        """A part has failed: the log has it once, the status as long as it is so."""
+        part = _class_of(ask)
+        if (part, kind) not in self.failed:
+            logger.error("%s has failed in %s", part, kind, exc_info=error)
+        self.failed[part, kind] = f"{type(error).__name__}: {error}"
 
     def veto(self, subject: JobRecord | Node, action: Action | None) -> Reason | None:
-        """The first veto; None when nobody minds."""
-        return next((why for ask in self._of["veto"] if (why := ask(subject, action)) is not None), None)
+        """The first veto; None when nobody minds. As with a guard, what fails lets nothing through."""
+        return next(filter(None, self._asked("veto", subject, action, instead=_vetoed)), None)
 
     def cost(self, node: Node) -> tuple[float, ...]:
         """What giving up the node costs: all costs, one behind the other."""
-        return tuple([number for ask in self._of["cost"] for number in ask(node)])
+        return tuple([number for found in self._asked("cost", node) for number in found])
 
     def rank(self, job: JobRecord, nodes: Sequence[Node]) -> tuple[Sequence[Node], Reason | None]:
         """The nodes, the best for the job first, by the first part that minds, and why."""
-        for ask in self._of["rank"]:
-            found = ask(job, nodes)
-            if found is not None:
-                return found
-        return nodes, None
+        return next((found for found in self._asked("rank", job, nodes) if found is not None), (nodes, None))
 
     def lends(self, node: Node) -> bool:
         """Whether tasks of others may run on the node: nobody minds. Runs for many tasks."""
-        for ask in self._of["lends"]:  # noqa: SIM110 (`all` takes twice as long)
-            if not ask(node):
-                return False
+        for ask in self._of["lends"]:
+            try:
+                if not ask(node):
+                    return False
+            except Exception as error:
+                self.note("lends", ask, error)
         return True
 
     async def leave(self, departure: Departure) -> bool:
         """Have every part in turn save what it can; whether one of them could save more with more room."""
-        return any([await save(departure) for save in self._of["leave"]])
+        more = False
+        for save in self._of["leave"]:
+            try:
+                more |= await save(departure)
+            except Exception as error:
+                self.note("leave", save, error)
+        return more
 
     def reserved_s(self, departure: Departure) -> float:
         """Seconds before the end of a departure that are spoken for."""
-        return float(sum(ask(departure) for ask in self._of["reserved_s"]))
+        return float(sum(self._asked("reserved_s", departure)))
 
     def sections(self) -> dict[str, Any]:
         """What parts add to the picture, by name."""
-        return {name: value for ask in self._of["section"] for name, value in ask().items()}
+        return {name: value for found in self._asked("section") for name, value in found.items()}
 
     def saving(self) -> set[str]:
         """Addresses of workers that write now what is to be saved."""
-        return {address for ask in self._of["saving"] for address in ask()}
+        return {address for found in self._asked("saving") for address in found}
 
     def completed(self, view: ClusterSnapshot, policy: Policy) -> ClusterSnapshot:
         """The picture with what parts can tell of the whole of it, before `policy` sees it."""
@@ -312,7 +319,7 @@ class Parts:
 
     def enactors(self) -> dict[type[Any], Enactor]:
         """Who carries out each kind of action that changes no allotment."""
-        return {kind: enactor for ask in self._of["enactors"] for kind, enactor in ask().items()}
+        return {kind: enactor for found in self._asked("enactors") for kind, enactor in found.items()}
 
     def methods(self) -> dict[str, Method]:
         """All that clients may call.
@@ -342,34 +349,27 @@ class Parts:
 
     def charted(self) -> dict[str, Any]:
         """What parts have for pages of their own."""
-        return {name: data for ask in self._of["charted"] for name, data in ask().items()}
+        return {name: data for found in self._asked("charted") for name, data in found.items()}
 
     def claimed(self, keys: Collection[Any]) -> None:
         """Tell parts what clients want of jobs, before any of it is placed."""
-        for tell in self._of["claimed"]:
-            tell(keys)
+        list(self._asked("claimed", keys))
 
     def needed(self) -> bool:
         """Whether any part needs the runtime to be awake."""
-        return any(ask() for ask in self._of["needed"])
+        return any(self._asked("needed"))
 
     def tick(self, now_s: float) -> None:
         """Let every part do what it does now and then."""
-        for call in self._of["tick"]:
-            try:
-                call(now_s)
-            except Exception as error:
-                # the others have their turn; what the log has once is in the status as long as it is so
-                if (part := _class_of(call)) not in self.ticks_failed:
-                    logger.error("%s could not do what it does now and then", part, exc_info=error)
-                self.ticks_failed[part] = f"{type(error).__name__}: {error}"
-            else:
-                self.ticks_failed.pop(_class_of(call), None)
+        list(self._asked("tick", now_s))
 
     def unwrap(self) -> None:
         """Have every part take out what it has put into the scheduler, the latest first."""
-        for call in reversed(self._of["unwrap"]):
-            call()
+        list(self._asked("unwrap"))
+
+
+def _vetoed(error: Exception) -> Reason:
+    return Reason(ReasonCode.GUARD_FAILED, f"a veto failed: {type(error).__name__}: {error}")
 
 
 def _class_of(method: Callable[..., Any]) -> str:
