@@ -9,6 +9,8 @@ from helpers import Gate, Starts, addresses_of, engine, live, record, started, s
 from tasks import inc, slow_inc
 
 import dask_hpc
+from dask_hpc.scheduler.rpc.service import of
+from dask_hpc_policies.jobs.jobspec import job_spec
 
 
 @live(workers=4, threads=2)
@@ -181,3 +183,34 @@ async def test_every_decision_is_one_row_that_its_outcome_completes(c, s, *worke
     assert [(row["action"], row["result"]) for row in rows[:1]] == [("start", "done")]
     assert next(row for row in rows if row["reason_code"] == "user-request")["latency_s"] is not None
     assert "under way" not in {row["result"] for row in rows}
+
+
+@live(workers=3)
+async def test_a_job_that_has_just_been_opened_is_resized_once_it_has_started(c, s, *workers):
+    rt = await dask_hpc.install(c, "fcfs")
+    adopt, taken_over = engine(s).ownership.adopt, asyncio.Event()
+
+    async def many_tasks(plain):
+        """There may be many tasks of others to take over."""
+        await taken_over.wait()
+        await adopt(plain)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine(s).ownership, "adopt", many_tasks)
+        async with rt.job("first", nodes=1, min_nodes=1, max_nodes=2) as job:
+            await until(lambda: job.id in engine(s).state.jobs.active, "it is open")
+            resizing = asyncio.ensure_future(of(s).jobs.resize(job.id, 2))
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert not resizing.done()
+            taken_over.set()
+            assert (await asyncio.wait_for(resizing, 10))["result"] == "done"
+            # the runtime is awake: the pass that starts this one is the next thing that happens
+            spec = job_spec("second", nodes=1, min_nodes=1, max_nodes=1)
+            late = engine(s).lifecycle.announce(spec, c.id, 0)
+            await engine(s).open_job(late.id)
+            assert late.state == "pending"
+            out = await of(s).jobs.resize(late.id, 1)
+            assert out["reason_code"] == "stale", "it has one already"
+            await rt.cancel(late.id)
+    await job.wait(10)

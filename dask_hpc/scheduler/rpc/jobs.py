@@ -171,8 +171,10 @@ class JobMethods:
             # the message that opens it is on its way, if its client is there
             self._engine.lifecycle.forget_announced()
             await asyncio.sleep(self._state.settings.sweep_s / 10)
-        # a job that was submitted a moment ago may be starting
-        await asyncio.sleep(0)
+        if record.state == "pending":
+            # it may be starting, once the tasks of everybody else are taken over
+            async with self._engine.kept_awake():
+                pass
         if record.state == "pending" and record.reconfig_id:
             await self._engine.rounds.outcomes.wait(record.reconfig_id)
         now = self._state.nodes_up(record)
