@@ -249,6 +249,15 @@ def test_a_short_series_says_why_it_is_but_the_last_value(tmp_path: Path) -> Non
     assert found["reason"] == "2 samples; models need 30"
 
 
+def test_a_season_that_is_too_long_for_the_series_says_so(tmp_path: Path) -> None:
+    path = table(tmp_path / "w.csv", "t_s,watts", *(f"{i},{100 + i % 7}" for i in range(61)))
+    assert "seasonal-naive" in json.loads(forecast(path, "--season", "29", "--json").stdout)["mape"]
+    for season, fewest in ((30, 63), (61, 125), (10_000, 20_003)):
+        found = json.loads(forecast(path, "--season", str(season), "--json").stdout)
+        assert (found["model"], found["mean_w"]) == ("naive", [104.0] * 6)
+        assert found["reason"] == f"61 samples; models need {fewest} for a season of {season}"
+
+
 @pytest.mark.parametrize(
     ("rows", "part"),
     [

@@ -61,7 +61,8 @@ def forecast(
     Parameters
     ----------
     season
-        Samples after which the series repeats itself; found when None, 0 for none.
+        Samples after which the series repeats itself; found when None, 0 for none. One that is too long for
+        the series leaves the last value, as too few samples do.
 
     Raises
     ------
@@ -77,6 +78,8 @@ def forecast(
     unfit = grid.unfit
     if unfit is None and len(series) < 3 * horizon:
         unfit = f"{len(series)} samples; models need three times the horizon"
+    if unfit is None and season is not None and len(series) < (fewest := 2 * season + 3):
+        unfit = f"{len(series)} samples; models need {fewest} for a season of {season}"
     if unfit is not None:
         return _last_value(series, horizon, grid.step_s, unfit)
     season = season_of(series) if season is None else season
