@@ -10,6 +10,9 @@ import click
 from dask_hpc.cli.types import Seconds
 from dask_hpc.terminal import echo_json, echo_table, json_option
 
+#: Longer times are those of no run, and what comes of them is no number.
+_LONGEST_S = 1e12
+_FROM_ZERO, _ABOVE_ZERO = Seconds(most_s=_LONGEST_S), Seconds(0.001, most_s=_LONGEST_S)
 _COLUMNS = {
     "method": "METHOD",
     "interval_s": "INTERVAL (s)",
@@ -19,17 +22,17 @@ _COLUMNS = {
 
 
 @click.command()
-@click.option("--cost", "cost_s", metavar="S", type=Seconds(), required=True,
+@click.option("--cost", "cost_s", metavar="S", type=_FROM_ZERO, required=True,
               help="How long one checkpoint holds the run up.")  # fmt: skip
-@click.option("--mtbf", "mtbf_s", metavar="S", type=Seconds(0.001), required=True,
+@click.option("--mtbf", "mtbf_s", metavar="S", type=_ABOVE_ZERO, required=True,
               help="Mean time between failures: of a node with --nodes, else of the run.")  # fmt: skip
 @click.option("--nodes", metavar="N", type=click.IntRange(1, 1_000_000_000), default=1, show_default=True,
               help="Nodes that fail independently, each of which ends the run.")  # fmt: skip
-@click.option("--restart", "restart_s", metavar="S", type=Seconds(), default="0 s", show_default=True,
+@click.option("--restart", "restart_s", metavar="S", type=_FROM_ZERO, default="0 s", show_default=True,
               help="Time from a failure until it computes again.")  # fmt: skip
-@click.option("--work", "work_s", metavar="S", type=Seconds(0.001), default="1 d", show_default=True,
+@click.option("--work", "work_s", metavar="S", type=_ABOVE_ZERO, default="1 d", show_default=True,
               help="Time of the run without failures and checkpoints.")  # fmt: skip
-@click.option("--interval", "given_s", metavar="S", type=Seconds(0.001), default=None,
+@click.option("--interval", "given_s", metavar="S", type=_ABOVE_ZERO, default=None,
               help="An interval of your own to compare.")  # fmt: skip
 @json_option
 def interval(

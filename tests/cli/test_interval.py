@@ -40,8 +40,17 @@ def test_checkpoints_that_cost_nothing_are_taken_all_the_time() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [("--cost", "-1 s"), ("--mtbf", "0 s"), ("--nodes", "0"), ("--nodes", "9" * 400), ("--work", "never")],
-)
+    [
+        ("--cost", "-1 s"), ("--mtbf", "0 s"), ("--nodes", "0"), ("--nodes", "9" * 400), ("--work", "never"),
+        *((name, "1e300") for name in ("--cost", "--mtbf", "--work", "--restart", "--interval")),
+    ],
+)  # fmt: skip
 def test_wrong_input_is_one_line(options: tuple[str, str]) -> None:
     given = {"--cost": "5 s", "--mtbf": "1 d", **dict([options])}
     refused(run("interval", *(text for pair in given.items() for text in pair)), 2, options[0])
+
+
+def test_the_longest_times_give_numbers() -> None:
+    given = (text for name in ("--cost", "--mtbf", "--work", "--restart") for text in (name, "1e12 s"))
+    found = json.loads(run("interval", *given, "--json").stdout)
+    assert all(row["interval_s"] >= 0 for row in found["rows"][:-1])
