@@ -50,6 +50,10 @@ MEMORY = "memory:"
 _AWAY, _BACK_S = (ManagerAwayError, PartsAwayError), 0.5
 
 
+class UnmadeError(CheckpointError):
+    """What is there is what was written, and this worker can make no value of it, without a key or module."""
+
+
 @dataclass(frozen=True, slots=True)
 class Copy:
     """Where one result is in a version of a checkpoint."""
@@ -125,8 +129,8 @@ class MemoryCopy:
 
         Raises
         ------
-        Exception
-            When neither its host nor the others of its group hold what was written.
+        OSError, ValueError, CheckpointError
+            When neither its host nor the others of its group hold what was written; `UnmadeError`: they do.
         """
         written = self.written
         try:
@@ -137,7 +141,12 @@ class MemoryCopy:
         except (OSError, ValueError, CheckpointError):
             worker = get_worker()
             content = sync(worker.loop, self.content, worker.rpc)
-        return self.value(content, trusted)
+        try:
+            return self.value(content, trusted)
+        except ValueError:
+            raise
+        except Exception as error:  # types of users may raise anything when they are loaded
+            raise UnmadeError(str(error) or repr(error)) from error
 
     def value(self, content: np.ndarray, trusted: bool) -> Any:
         """The value that `content` has; raises ValueError or CheckpointError when it may not be made."""
@@ -215,6 +224,8 @@ def read_held(copy: MemoryCopy, trusted: bool) -> Any:
             return copy.read(trusted)
         except _AWAY:
             return _read_late([copy], trusted)
+    except UnmadeError as error:
+        raise CheckpointError(f"{copy.name} cannot be had on this worker: {error}") from None
     except (OSError, ValueError, CheckpointError) as error:
         raise CheckpointError(
             f"{copy.name} cannot be read from the memory of hosts: {error}; restore a version of the store"
@@ -358,5 +369,5 @@ def _is_ours(copy: AnyCopy, error: Exception) -> bool:
     What is in memories is asked for from whoever may hold it, and waited for.
     """
     if isinstance(copy, MemoryCopy):
-        return isinstance(error, MemoryError)
+        return isinstance(error, (MemoryError, UnmadeError))
     return not isinstance(error, ValueError)

@@ -18,6 +18,7 @@ from helpers import Gate, live, until
 from losses import kill
 
 import dask_hpc
+from dask_hpc.errors import CheckpointError
 from dask_hpc.scheduler.checkpoint.elsewhere import Elsewhere
 from dask_hpc.scheduler.rpc.service import of
 from dask_hpc.worker import saved
@@ -53,12 +54,12 @@ def stale():
     return OSError(errno.ESTALE, os.strerror(errno.ESTALE))
 
 
-async def written(c, rt, worker, path):
+async def written(c, rt, worker, path=None, levels=None):
     """Scattered data and results that one worker alone holds; whoever else is there may have them again."""
     data = await c.scatter([np.full(10, n) for n in range(6)], workers=[worker.address], hash=False)
     made = c.map(counted, range(6), workers=worker.address, allow_other_workers=True, pure=False)
     await wait(made)
-    await rt.checkpoint([*data, *made], "all", store=path)
+    await rt.checkpoint([*data, *made], "all", store=path, levels=levels)
     return data, made
 
 
@@ -99,6 +100,32 @@ async def test_what_some_workers_cannot_read_others_do(c, s, *workers, nodes, er
             assert not ts.loose_restrictions
             assert lane is None or lane.kind != "free"
         s.validate_state()
+
+
+@pytest.mark.parametrize(
+    "error", [CheckpointError("no key is named"), ModuleNotFoundError("theirs"), stale()]
+)
+@live(workers=3)
+async def test_what_some_workers_can_make_nothing_of_that_is_in_memory_others_do(
+    c, s, *workers, error, monkeypatch
+):
+    RUNS.clear()
+    tried, value = Counter(), saved.MemoryCopy.value
+
+    def here(copy, content, trusted):
+        tried[address := get_worker().address] += 1
+        if address == workers[1].address:
+            raise error
+        return value(copy, content, trusted)
+
+    monkeypatch.setattr(saved.MemoryCopy, "value", here)
+    rt = await dask_hpc.install(c)
+    data, made = await written(c, rt, workers[0], levels=["L1"])
+    await kill(s, [workers[0]])
+    values = await asyncio.wait_for(c.gather([*data, *made]), 30)
+    assert [value[0] for value in values] == [*range(6), *range(6)]
+    assert (counts(s), set(RUNS.values())) == ((12, 0, 0), {1})
+    assert tried[workers[1].address], "it was asked, too"
 
 
 @pytest.mark.errors("is computed again: no copy is of use", "is lost: no copy is of use")
