@@ -98,6 +98,12 @@ class Channel:
         #: The last question that nobody waited for when it was asked.
         self._behind: Future[Any] | None = None
 
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "a runtime, a job, a flow and a commit stay with their client and cannot be sent: in a task "
+            "dask_hpc.runtime(distributed.get_client()) gives a runtime, and its find(id) the job"
+        )
+
     @property
     def client(self) -> Client:
         """The client.

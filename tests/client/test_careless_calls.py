@@ -8,7 +8,8 @@ from typing import Any
 
 import dask
 import pytest
-from distributed import Client, LocalCluster
+from cloudpickle import dumps
+from distributed import Client, LocalCluster, get_client
 
 import dask_hpc
 from dask_hpc.errors import InstallError
@@ -86,6 +87,20 @@ def test_names_that_are_awaited_come_from_anything_that_gives_them(runtime: Any)
 def test_what_provides_no_names_is_refused_on_the_worker(runtime: Any, data: Any) -> None:
     with pytest.raises(TypeError, match=r"data is .*; needed: a dict of data by the names"):
         runtime.client.submit(dask_hpc.provide, data).result(20)
+
+
+def test_a_function_of_a_task_that_uses_a_handle_says_what_to_use_instead(runtime: Any) -> None:
+    flow = runtime.couple("a", {"T": (("y",), (4,), "float64")})
+    for handle in (runtime, runtime.job("a"), runtime.job("a").producer(), flow):
+        with pytest.raises(TypeError, match=r"cannot be sent: in a task dask_hpc\.runtime\(distributed\."):
+            dumps(lambda handle=handle: handle)
+    flow.close()
+
+    def pool() -> int:
+        nodes: int = dask_hpc.runtime(get_client()).status()["pool_nodes"]
+        return nodes
+
+    assert runtime.client.submit(pool).result(20) == runtime.status()["pool_nodes"]
 
 
 def test_a_client_that_has_lost_its_scheduler_for_good_says_that_it_is_closed() -> None:
