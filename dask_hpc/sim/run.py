@@ -124,6 +124,10 @@ class Result:
             rows.append((t_s, watts, *((None, None) if step is None else step[1:])))
         return rows
 
+    def __repr__(self) -> str:
+        name, policy = self.workload.name, self.policy.get("policy")
+        return f"<Result {name!r} policy={policy!r} jobs={len(self.runs)} nodes={self.machine.nodes}>"
+
     def timeline(self) -> TimelinePicture:
         """A picture of nodes and jobs over time, for a notebook or a file (``.save("run.png")``)."""
         from dask_hpc.report.picture import TimelinePicture

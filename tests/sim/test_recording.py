@@ -206,3 +206,10 @@ def test_a_trace_that_cannot_be_written_says_so_and_leaves_nothing(tmp_path: Pat
     with pytest.raises(WorkloadError, match=r"none.*cannot be written: No such file"):
         simulate(load("builtin:figure-5-1"), "easy", trace=tmp_path / "none" / "t.jsonl")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_workload_and_a_result_are_one_line_in_a_notebook_however_many_jobs_they_have():
+    found = load("builtin:five-jobs")
+    result = simulate(found, "easy")
+    assert repr(found) == "<Workload 'five-jobs' jobs=5 source='builtin:five-jobs'>"
+    assert repr(result) == f"<Result 'five-jobs' policy='easy' jobs=5 nodes={result.machine.nodes}>"

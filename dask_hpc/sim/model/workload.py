@@ -38,6 +38,9 @@ class Workload:
     #: What becomes of jobs that are wider than the machine where nobody says otherwise.
     wide: Wide = "refuse"
 
+    def __repr__(self) -> str:
+        return f"<Workload {self.name!r} jobs={len(self.jobs)} source={self.source!r}>"
+
     def __deepcopy__(self, _: object) -> Workload:
         return self
 
