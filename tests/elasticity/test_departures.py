@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import dask
 import numpy as np
 import pytest
 from departed import depart, spilling
@@ -86,6 +87,25 @@ def test_a_worker_goes_once_others_have_what_it_held_however_much_time_there_is(
             assert await within(made.client.gather(done)) == [result_of(n) for n in range(20)]
 
     asyncio.run(run())
+
+
+def test_a_worker_that_ends_by_itself_is_not_told_to_for_it_may_start_anew() -> None:
+    async def run() -> None:
+        async with shrinkable(1) as made:
+            worker, stock = made.cluster.workers[0], made.scheduler.remove_worker
+            told: list[bool] = []
+
+            async def remove(*args: Any, **how: Any) -> Any:
+                told.append(how["close"])
+                return await stock(*args, **how)
+
+            made.scheduler.remove_worker = remove
+            only = await made.client.scatter([1])  # nobody else has room for it
+            await within(worker.close_gracefully())
+            assert told == [False], only
+
+    with dask.config.set({"hpc.shrink-deadline": "200 ms"}):
+        asyncio.run(run())
 
 
 def test_a_node_gets_tasks_again_where_leaving_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -148,10 +148,15 @@ async def _copy(scheduler: Scheduler, keys: Iterable[Any], addresses: Sequence[s
     await asyncio.gather(*(scheduler.gather_on_worker(address, held) for address, held in wanted.items()))
 
 
-async def remove(scheduler: Scheduler, address: str) -> None:
-    """Take a worker out whose end was expected: what it executes does not count as suspicious."""
+async def remove(scheduler: Scheduler, address: str, close: bool = True) -> None:
+    """Take a worker out whose end was expected: what it executes does not count as suspicious.
+
+    With `close` it is told to end, and not to start anew.
+    """
     if address in scheduler.workers:
-        await scheduler.remove_worker(address=address, stimulus_id="hpc-departure", expected=True, close=True)
+        await scheduler.remove_worker(
+            address=address, stimulus_id="hpc-departure", expected=True, close=close
+        )
 
 
 def rehome(scheduler: Scheduler, key: Any, source: str, target: str) -> bool:

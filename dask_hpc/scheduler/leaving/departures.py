@@ -47,11 +47,12 @@ class Departures:
         #: Departures under way, by the addresses that leave together.
         self._under_way: dict[tuple[str, ...], tuple[Departure, asyncio.Task[dict[str, Left]]]] = {}
 
-    async def depart(self, address: str, within_s: float, why: str) -> Left:
+    async def depart(self, address: str, within_s: float, why: str, *, ends: bool = False) -> Left:
         """A worker will be gone in `within_s` seconds; says what is left of it.
 
         All workers of a batch job depart together (``hpc.node.by: job``), when the first of them does. One
         that departs already and has less time than was said hurries.
+        One that `ends` by itself, as it asks for this, is not told to: it may start anew.
         """
         scheduler, state = self.engine.scheduler, self.engine.state
         nothing: Left = {"executing": [], "lost": [], "actors": [], "spilled": []}
@@ -70,6 +71,8 @@ class Departures:
                 self._under_way[together] = departure, task
                 task.add_done_callback(lambda _: self._under_way.pop(together, None))
             departure, task = self._under_way[together]
+            if ends:
+                departure.ending.add(address)
             if deadline_s < departure.deadline_s:
                 departure.why, departure.within_s, departure.deadline_s = why, within_s, deadline_s
                 if node is not None:
@@ -112,7 +115,7 @@ class Departures:
                 }
                 if any(answers[address].values()):
                     self._announce(address, departure.why, answers[address])
-                await data.remove(scheduler, address)
+                await data.remove(scheduler, address, close=address not in departure.ending)
         finally:
             if whole and node is not None:
                 # also when that has failed: no other worker of its host would get a task

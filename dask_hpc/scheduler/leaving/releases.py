@@ -28,8 +28,8 @@ _HOW = ("close_workers", "remove", "stimulus_id")
 #: Why a worker stays that others of its node were to stay without.
 NOT_ENDED = "what one of its workers executes had not ended (hpc.shrink-deadline)"
 _WANTED = Reason(ReasonCode.USER_REQUEST, "it is wanted again")
-#: Empties a worker (by address) that will be gone in so many seconds, for that reason.
-Depart = Callable[[str, float, str], Awaitable[Any]]
+#: Empties a worker (by address) that will be gone in so many seconds, for that reason (`Departures.depart`).
+Depart = Callable[..., Awaitable[Any]]
 
 
 class Releases:
@@ -236,9 +236,8 @@ class Releases:
         leaving = reads.to_retire(self.scheduler, workers, names, options)
         if str(how.get("stimulus_id", "")).startswith("worker-close-gracefully"):
             within_s = self.engine.state.settings.shrink_deadline_s
-            return {
-                address: await self.depart(address, within_s, "its lifetime is over") for address in leaving
-            }
+            why = "its lifetime is over"
+            return {address: await self.depart(address, within_s, why, ends=True) for address in leaving}
         async with self.engine.kept_awake():
             await self._until_free(leaving)
             whole, others, stay = self._whole_nodes(leaving)

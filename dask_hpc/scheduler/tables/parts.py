@@ -2,8 +2,7 @@
 
 A part is any object; it takes part in whatever of these methods it has. `Parts.add` collects it, in the order
 in which parts are added. `slots` and `lends` are asked for many tasks, the others for none.
-A capability brings parts of its own without a change here: `register` takes what makes one from the engine,
-and installing the runtime makes one of each.
+A capability brings parts of its own without a change here: installing makes those that it registers.
 """
 
 from __future__ import annotations
@@ -187,8 +186,9 @@ class Departure:
     last: bool = False
     #: How often there was nothing to do but to wait for a worker with room.
     waits: int = 0
-    #: Keys that come back without the workers, by the worker that has them now: let go of right before the
-    #: first of the workers is taken out.
+    #: Those that end by themselves once they are out, and may start anew.
+    ending: set[str] = field(default_factory=set)
+    #: Keys that come back without the workers, by who has them now: let go of right before the first goes.
     kept: dict[str, list[Any]] = field(default_factory=dict)
     #: What parts remember of it, by their name.
     notes: dict[str, Any] = field(default_factory=dict)
