@@ -163,7 +163,11 @@ class PolicyAdaptive(distributed.Adaptive):
         """Let workers go in the background, each as soon as it can."""
         if self.state == "stopped":  # while it looked: how many there are is another's to say
             return
-        for names in self.cluster.together(set(workers) - self.leaving):
+        groups = self.cluster.together(set(workers) - self.leaving)
+        idle = [names for names in groups if self.cluster.is_idle(names)]
+        # these in one call: of several, the first would have data moved to workers that the next lets go
+        at_once = [set().union(*idle)] if idle else []
+        for names in (*at_once, *(names for names in groups if names not in idle)):
             self.leaving |= names
             task = asyncio.ensure_future(self._release(names))
             self._releases.add(task)

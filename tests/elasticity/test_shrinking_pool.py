@@ -48,7 +48,8 @@ def test_a_job_gives_up_nodes_of_that_pool_alone_and_only_those_are_refused() ->
     asyncio.run(run())
 
 
-def test_what_leaving_workers_hold_moves_once_to_those_that_stay() -> None:
+@pytest.mark.parametrize("adapts", [False, True])
+def test_what_leaving_workers_hold_moves_once_to_those_that_stay(adapts: bool) -> None:
     async def run() -> None:
         async with shrinkable(4) as made:
             took: list[str] = []
@@ -68,7 +69,11 @@ def test_what_leaving_workers_hold_moves_once_to_those_that_stay() -> None:
                 values = [bytes([name, number]) * (5_000_000 if name == 0 else 10) for number in range(5)]
                 held += await made.client.scatter(values, workers=[worker.address], hash=False)
                 worker.gather_dep = counting(str(name), worker.gather_dep)
-            made.cluster.scale(1)
+            if adapts:
+                adaptive = made.cluster.adapt(minimum=1, maximum=4, interval="1 h")
+                await adaptive.scale_down({1, 2, 3})
+            else:
+                made.cluster.scale(1)
             await made.size(1)
             assert set(took) == made.names() == {"0"}
             assert [value[1] for value in await within(made.client.gather(held))] == [*range(5)] * 4
