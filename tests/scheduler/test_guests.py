@@ -7,7 +7,8 @@ from typing import Any
 
 import dask
 import pytest
-from helpers import Gate, live, owner_of, record, started, through, until, within
+from helpers import Gate, live, owner_of, record, started, state_of, through, until, within
+from tasks import inc
 
 import dask_hpc
 from dask_hpc.scheduler.internals.allotment import Lane
@@ -72,7 +73,8 @@ def test_what_plain_work_has_lost_is_at_once_the_jobs_that_waits_for_it():
 def test_looks_for_a_place_take_a_fiftieth_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s, looks = [10.0], list[float]()
     monkeypatch.setattr(of_past, "stopwatch_s", lambda: now_s[0])
-    guests: Any = Guests(SimpleNamespace(plain=[], unserved=bool))  # type: ignore[arg-type]
+    state: Any = SimpleNamespace(plain=[], unserved=bool, jobs=SimpleNamespace(named=[]))
+    guests: Any = Guests(state)
 
     def look() -> None:
         """At thirty thousand tasks that two jobs have submitted which wait."""
@@ -91,7 +93,7 @@ def test_what_is_done_is_forgotten_behind_however_much_that_is_not() -> None:
     job = JobRecord("job", spec, resolve(spec, 1), client=None)
     states = {**dict.fromkeys(range(600), "waiting"), "done": "memory"}
     scheduler = SimpleNamespace(tasks={key: SimpleNamespace(state=state) for key, state in states.items()})
-    jobs = SimpleNamespace(active={"job": job})
+    jobs = SimpleNamespace(active={"job": job}, named=[])
     owner = dict.fromkeys(states, SimpleNamespace(job=job))
     state: Any = SimpleNamespace(plain=[], unserved=bool, jobs=jobs, scheduler=scheduler, owner=owner)
     guests = Guests(state)
@@ -132,3 +134,24 @@ def test_who_needs_what_a_job_without_a_node_has_once_made_makes_it_again() -> N
     assert (owner["made"].job, made.worker_restrictions) == (needs, needs.reach)
     # nobody has counted it yet
     assert (first.unfinished, needs.unfinished, needs.guests) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("policy", ["easy", "fair"])
+@live(2)
+async def test_a_job_makes_what_it_needs_of_one_that_waits_for_its_very_node(c, s, a, b, policy):
+    rt = await dask_hpc.install(c, policy)
+    gate = Gate()
+    async with rt.job("busy", nodes=1) as busy:
+        stop = c.submit(gate.wait, 1)
+        await started(s, busy)
+        async with rt.job("wide", nodes=2) as wide:
+            made = c.submit(inc, c.submit(inc, 1, key="first"), key="second")
+        async with rt.job("narrow", nodes=1, walltime=60) as narrow:
+            third = c.submit(inc, made, key="third")
+        await started(s, narrow)
+        assert state_of(s, wide) == "pending"
+        gate.open()
+        await stop
+        assert await within(third, 10) == 4
+    assert (await narrow.wait(10))["state"] == "completed"
+    assert (await wide.wait(10))["state"] == "completed"

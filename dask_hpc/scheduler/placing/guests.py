@@ -8,7 +8,8 @@ job's guests: placed before its own, not waited for when it ends, and none of it
 
 So are tasks that a job was first to submit which waits for nodes, and that somebody submits, too, who has
 some: two who compute the same do not wait for each other. What depends on such a task of which its client has
-the future waits for the job that it was meant to run in.
+the future waits for the job that it was meant to run in; but not when all that its own job can do is to wait,
+on nodes that the other may wait for.
 """
 
 from __future__ import annotations
@@ -183,6 +184,7 @@ class Guests:
         if self._pace.due():
             self._place_asked()
             self._place_lost()
+            self._place_awaited()
             self._pace.done()
 
     def _place_lost(self) -> None:
@@ -219,12 +221,22 @@ class Guests:
         What graphs need that come later is invited as they come.
         """
         before, self._unserved = self._unserved, any(map(self.state.unserved, self.state.plain))
-        if before or not self._unserved:
-            return
+        if self._unserved and not before:
+            self._invite_for({job for job in self.state.jobs.active.values() if not job.is_default})
+
+    def _place_awaited(self) -> None:
+        """Let jobs that stand still make what they wait for of others, which may wait for their nodes."""
+        named = self.state.jobs.named
+        still = [job for job in named if job.unfinished and not (job.processing or job.held)]
+        if any(job.unfinished and not len(job.reach) for job in named):
+            self._invite_for({job for job in still if len(job.reach)})
+
+    def _invite_for(self, jobs: Collection[JobRecord]) -> None:
+        """Let these jobs make what their tasks wait for."""
         tasks = self.state.scheduler.tasks
-        for key, lane in list(self.state.owner.items()):
+        for key, lane in list(self.state.owner.items()) if jobs else ():
             ts = tasks.get(key)
-            if ts is not None and ts.waiting_on and not (lane.job.is_default or lane.guest):
+            if ts is not None and ts.waiting_on and lane.job in jobs and not lane.guest:
                 self.invite(list(ts.waiting_on), lane.job)
 
     def _needing(self, ts: TaskState) -> JobRecord | None:
