@@ -248,6 +248,7 @@ class Flow:
             for number, event in await self._channel.ask("flow_events", flow=self._id, after=after):
                 after = number
                 await self._hear(**event)
+            await asyncio.sleep(0)  # what it has begun goes first
 
     async def _fail(self, why: str) -> None:
         """It cannot go on; producers are told where that can be."""
