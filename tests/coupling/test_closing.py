@@ -7,7 +7,7 @@ import asyncio
 import distributed.worker
 import numpy as np
 import pytest
-from coupled import FIELDS, HALVES, opened, started
+from coupled import FIELDS, HALVES, opened, sent, started
 from distributed import get_worker
 from distributed.core import Status
 from helpers import Gate, engine, live, through, until, within
@@ -94,21 +94,45 @@ async def emptied(s, worker):
 
 
 @live(workers=2, timeout=60)
-async def test_steps_that_come_while_their_worker_is_emptied_go_to_the_next_one(c, s, a, b, monkeypatch):
+async def test_steps_that_come_while_their_worker_is_emptied_go_to_one_that_comes(c, s, a, b, monkeypatch):
     # what a worker has taken over the connection the program has no more
     monkeypatch.setattr(of_worker, "Ring", full)
     flow, values = await started(c)
     async with producers(s, (0, 8)) as made:
         goes, stays = await begun(made, flow, values, a, b)
+        s.handle_worker_status_change("paused", stays.address, "test")
         await emptied(s, goes)
         made[0].tell("many", first=1, last=6)
         made[0].tell("close")
         await until(lambda: any(str(key).endswith("-1-0") for key in goes.data), "a step has come")
+        s.handle_worker_status_change("running", stays.address, "test")
         await data.remove(s, goes.address)
         assert [each async for each in values] == [(step, float(step)) for step in range(1, 6)]
         assert [await told(made[0]) for _ in range(2)] == [[0, 6], "closed"]
     await flow.close()
     await nothing_left(s, stays)
+
+
+@live(workers=2, timeout=60)
+async def test_who_sends_to_a_worker_that_is_emptied_goes_on_with_the_next_one_between_two_steps(c, s, a, b):
+    flow, values = await started(c)
+    # the first and the last one have a worker in common
+    async with producers(s, (0, 3), (3, 6), (6, 8)) as made:
+        await opened(made)
+        place = (await flow.status())["workers"][0]
+        goes, stays = sorted((a, b), key=lambda worker: worker.address != place)
+        await sent(made, 0)
+        await emptied(s, goes)
+        for step in range(1, 4):
+            assert await anext(values) == (step - 1, step - 1.0)
+            await sent(made, step)
+        assert await anext(values) == (3, 3.0)
+        assert (goes.status, (await flow.status())["workers"]) == (Status.closing_gracefully, [stays.address])
+        for one in made:
+            assert await asked(one, "close") == "closed"
+        assert [each async for each in values] == []
+    await flow.close()
+    await nothing_left(s, goes, stays)
 
 
 @live(workers=2, timeout=60)
@@ -122,9 +146,11 @@ async def test_a_step_that_was_moved_to_the_worker_that_it_is_sent_to_then_stays
         there = (await flow.status())["workers"]
         goes, stays = sorted((a, b), key=lambda worker: worker.address not in there)
         assert await asked(made[0], "send", step=0) is True
+        s.handle_worker_status_change("paused", stays.address, "test")
         await emptied(s, goes)
         made[0].tell("send", step=1)
         key = await until(lambda: next((k for k in goes.data if k.endswith("-1-0")), None), "it has come")
+        s.handle_worker_status_change("running", stays.address, "test")
         # stock could not move all at first, and has it go on for a moment
         s.handle_worker_status_change("running", goes.address, "test")
         await until(lambda: s.tasks[key].state == "memory", "it is a result")

@@ -113,6 +113,11 @@ async def test_analyses_of_blocks_leave_a_node_that_a_job_of_somebody_else_gets_
                 await asked(made[0], "send", step=1)
                 # what that runs may take long
                 assert await anext(values) == (1, *({a.address, b.address} - {place}))
+                # what is asked for a step that is whole may be answered with the next one
+                for step in range(2, 5):
+                    await asked(made[0], "send", step=step)
+                    await anext(values)
+                assert place not in (await flow.status())["workers"]
         await flow.close()
         gate.open()
         assert await running == 1

@@ -7,11 +7,13 @@ import asyncio
 import numpy as np
 import pytest
 from coupled import FIELDS, HALVES, opened, sent, started
+from distributed.core import Status
 from helpers import live, until
 from sources import asked, nothing_left, producers, told, whole
 
 import dask_hpc
 from dask_hpc.errors import CouplingError
+from dask_hpc.scheduler.internals import data
 from dask_hpc.wire import COUPLE
 from dask_hpc.worker.coupling import receiver
 from dask_hpc.worker.coupling.places import Place, Step
@@ -173,3 +175,30 @@ def test_of_steps_that_went_to_a_lost_worker_those_stay_that_are_sent_again() ->
         await verdict
 
     asyncio.run(check())
+
+
+@live(workers=2, timeout=60)
+async def test_a_step_of_which_an_emptied_worker_has_a_part_comes_to_it_as_a_whole(c, s, a, b, monkeypatch):
+    # what has come over the connection nobody can send again
+    monkeypatch.setattr(receiver, "Ring", full)
+    flow, values = await started(c)
+    async with producers(s, (0, 3), (3, 6), (6, 8)) as made:
+        await opened(made)
+        place = (await flow.status())["workers"][0]
+        goes, stays = sorted((a, b), key=lambda worker: worker.address != place)
+        assert await asked(made[0], "send", step=0) is True
+        data.stop_intake(s, [goes.address], "test")
+        await until(lambda: goes.status == Status.closing_gracefully, "it has heard")
+        for one in made[1:]:
+            one.tell("send", step=0)
+        assert await anext(values) == (0, 0.0)
+        assert [*await data.retire(s, [goes.address], "test")] == [goes.address]
+        assert [await told(one) for one in made[1:]] == [True, True]
+        await sent(made, 1)
+        assert await anext(values) == (1, 1.0)
+    await flow.close()
+    await nothing_left(s, stays)
+
+
+def full(*asked):
+    raise OSError("the memory of this host is full")

@@ -79,8 +79,8 @@ class Flows:
         ours = (
             self.couple, self.flow_analyse, self.flow_ahead, self.flow_events, self.flow_done, self.flows,
             self.flow_begun, self.flow_computed, self.flow_step, self.flow_ended, self.flow_status,
-            self.flow_close, self.flow_workers, self._joining.flow_join, self.flow_connected,
-            self.flow_begin, self.flow_lie, self.flow_whole, self.flow_left,
+            self.flow_close, self.flow_workers, self._joining.flow_join, self._joining.flow_moves,
+            self.flow_connected, self.flow_begin, self.flow_lie, self.flow_whole, self.flow_left,
         )  # fmt: skip
         return {method.__name__: method for method in ours}
 
@@ -306,7 +306,7 @@ class Flows:
         room = found.room()
         if room <= turn + 1:
             room = await found.room_after(turn + 1, _LOOK_S)
-        return {"kept": True, "room": room}
+        return {"kept": True, "room": room, "moves": self._workers.moves(found, worker)}
 
     async def flow_left(
         self, flow: str, rank: int, closed: bool, sent: int | None, worker: str,

@@ -112,6 +112,19 @@ class Joining:
             raise ValueError(f"rank is {rank}, which another source of {name!r} that came later has")
         return self._placed(flow, rank, lost, last, kept)
 
+    async def flow_moves(self, flow: str, place: int, worker: str) -> bool:
+        """Whether what goes to a place goes to another worker than this one from now on, between two steps.
+
+        Its producers come and ask for that one.
+        """
+        found = self._found(flow)
+        found.check()
+        if found.places[place] == worker and place not in found.adrift:
+            if not self._workers.has_next(found, worker):
+                return False
+            self._again.left(found, place)
+        return True
+
     def _placed(
         self, flow: Flow, rank: int, lost: str | None, last: int | None, kept: Sequence[int]
     ) -> dict[str, Any]:

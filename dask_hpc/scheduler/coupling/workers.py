@@ -86,6 +86,16 @@ class Workers:
             return [one for one in inside if one in others] or list(others)
         return list(inside)
 
+    def moves(self, flow: Flow, address: str) -> bool:
+        """Whether blocks leave a worker: an exclusive job of another client has its node, and not all."""
+        return address in self._of_others(flow.client) and self.has_next(flow, address)
+
+    def has_next(self, flow: Flow, address: str) -> bool:
+        """Whether blocks would not come to a worker now, but to another one."""
+        with suppress(CouplingError):
+            return address not in self.hosts(flow.client)
+        return False
+
     def staging(self) -> list[str]:
         """Addresses of those that analyses in transit run on, as of a moment ago."""
         now_s = self._engine.state.now_s()

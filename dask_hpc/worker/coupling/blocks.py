@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,8 @@ from dask_hpc_policies.coupling.contract import Field
 
 if TYPE_CHECKING:
     import xarray as xr
+
+    from dask_hpc.worker.coupling.ring import Ring
 
 #: The most that goes with the word that it is there.
 _ALONG_BYTES = 16384
@@ -42,6 +44,25 @@ class Bundle:
 
     def __sizeof__(self) -> int:
         return 200 + sum(200 + block.array.nbytes for block in self.blocks)
+
+
+def came(message: Mapping[str, Any], ring: Ring | None) -> list[Block]:
+    """The blocks of a message, read-only; raises `ValueError` for what no `Source` sends."""
+    if message["slot"] is not None and ring is None:
+        raise ValueError(f"slot is {message['slot']}; there is no ring")
+    slot = None if message["slot"] is None or ring is None else ring.slot(message["slot"])
+    found = []
+    for at, told in enumerate(message["blocks"]):
+        shape, dtype = tuple(told["shape"]), np.dtype(told["dtype"])
+        if slot is not None:
+            begin = told["offset"]
+            nbytes = int(np.prod(shape)) * dtype.itemsize
+            array = slot[begin : begin + nbytes].view(dtype).reshape(shape)
+        else:
+            array = np.asarray(message["data"][at]).view()
+            array.flags.writeable = False
+        found.append(Block(told["field"], tuple(told["at"]), array))
+    return found
 
 
 def block_of(bundle: Bundle, number: int) -> np.ndarray:

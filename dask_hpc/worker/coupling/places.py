@@ -24,6 +24,8 @@ class Step:
     layouts: dict[int, list[Any]] = field(default_factory=dict)
     #: Whether all of them lie in slots of rings: their producers have them still.
     held: bool = True
+    #: Whether it is not to go to another worker.
+    stays: bool = False
 
 
 @dataclass
@@ -50,6 +52,9 @@ class Place:
     left: set[int] = field(default_factory=set)
     #: Steps that were left out, and to how many producers that is still to be told.
     out: dict[int, int] = field(default_factory=dict)
+    #: Whether it is to go to another worker, by word of the scheduler; held while that is asked.
+    moves: bool = False
+    moving: asyncio.Lock = field(default_factory=asyncio.Lock)
     #: Held while the scheduler is told that a step is whole: one after the other.
     telling: asyncio.Lock = field(default_factory=asyncio.Lock)
 

@@ -13,7 +13,6 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-import numpy as np
 from dask.utils import typename
 from distributed.comm import CommClosedError
 from distributed.core import Status
@@ -23,7 +22,7 @@ from distributed.worker_state_machine import FreeKeysEvent
 from dask_hpc.errors import DaskHPCError
 from dask_hpc.worker.answers import answered
 from dask_hpc.worker.awaited import landed, runs
-from dask_hpc.worker.coupling.blocks import Block, Bundle
+from dask_hpc.worker.coupling.blocks import Bundle, came
 from dask_hpc.worker.coupling.places import Place, Step
 from dask_hpc.worker.coupling.ring import Ring
 from dask_hpc.worker.coupling.room import left_of_limit
@@ -97,7 +96,8 @@ class Receiver:
             producer.end()
             there.hold(rank, False)
             there.left.add(rank)
-            going = await self._left(there, rank, closed, producer.sent, why)
+            # one that goes on to another worker has not left
+            going = producer.goes or await self._left(there, rank, closed, producer.sent, why)
             if not going:
                 # others may not ask for long, and what they wait for refers to this
                 there.steps.clear()
@@ -139,6 +139,19 @@ class Receiver:
         while self._leaves:
             await asyncio.sleep(_PROMPT_S)
 
+    async def _goes(self, place: Place, step: Step) -> bool:
+        """Whether a place goes to another worker, as this one is needed otherwise: between two steps."""
+        async with place.moving:
+            # what is whole is told of while it still comes from here
+            for task in list(self._running):
+                await asyncio.wait([task])
+            if any(each.stays or each.blocks for each in place.steps.values()):
+                return False
+            there = {"flow": place.flow, "place": place.number, "worker": place.worker}
+            step.stays = not await self._tell("flow_moves", **there)
+            place.next = place.next if step.stays else None
+            return not step.stays
+
     async def over(self, flow: str) -> None:
         """A flow takes no steps any more."""
         for place in self._places.values():
@@ -179,7 +192,7 @@ class Receiver:
         """Take blocks of a step; whether it goes on."""
         number, rank = message["step"], producer.rank
         # what is refused gives its slot back, too
-        blocks = producer.blocks(message)
+        blocks = came(message, producer.ring)
         layout = [[block.field, list(block.at), list(block.array.shape)] for block in blocks]
         if layout != producer.layout:
             # until the step is taken it may be refused, and blocks of others be laid there
@@ -209,6 +222,11 @@ class Receiver:
         try:
             await producer.until(step.verdict)
             turn = step.verdict.result()
+            if turn is not None and (place.moves or self._leaves):
+                await producer.until(going := asyncio.ensure_future(self._goes(place, step)))
+                producer.goes = going.result()
+            if producer.goes:
+                raise CommClosedError("its blocks go to another worker")
         except (ValueError, DaskHPCError, OSError):
             place.steps.pop(number, None)
             # what is raised refers to this frame, and the verdict to what is raised: blocks would stay
@@ -287,6 +305,7 @@ class Receiver:
         try:
             answer = await self._tell("flow_whole", **arguments)
             kept, place.room = answer["kept"], answer["room"]
+            place.moves = answer.get("moves", False)
             if kept:
                 place.layout = turn, layout
             if place.unasked == (number, turn):
@@ -310,9 +329,11 @@ class _Producer:
         self.sent = last
         #: What reads its next message, once it was begun before its turn.
         self._reading: asyncio.Task[Any] | None = None
-        self._ring: Ring | None = None
+        self.ring: Ring | None = None
         #: Where its blocks lay at the last step that was taken.
         self.layout: list[Any] | None = None
+        #: Whether it goes on to another worker.
+        self.goes = False
 
     async def read(self) -> Any:
         """Its next message."""
@@ -360,34 +381,15 @@ class _Producer:
         finally:
             ring.opened()
         if answer["opened"]:
-            self._ring = ring
+            self.ring = ring
 
     def drop_ring(self) -> None:
         """Use it no more; its memory is there as long as arrays refer to it."""
-        self._ring = None
+        self.ring = None
 
     def freed(self) -> list[int]:
         """Slots that have become free."""
-        return [] if self._ring is None else self._ring.freed()
-
-    def blocks(self, message: Mapping[str, Any]) -> list[Block]:
-        """The blocks of a step, read-only; raises `ValueError` for what no `Source` sends."""
-        slot = message["slot"]
-        if slot is not None and self._ring is None:
-            raise ValueError(f"slot is {slot}; there is no ring")
-        whole = None if slot is None or self._ring is None else self._ring.slot(slot)
-        found = []
-        for at, told in enumerate(message["blocks"]):
-            shape, dtype = tuple(told["shape"]), np.dtype(told["dtype"])
-            if whole is not None:
-                begin = told["offset"]
-                nbytes = int(np.prod(shape)) * dtype.itemsize
-                array = whole[begin : begin + nbytes].view(dtype).reshape(shape)
-            else:
-                array = np.asarray(message["data"][at]).view()
-                array.flags.writeable = False
-            found.append(Block(told["field"], tuple(told["at"]), array))
-        return found
+        return [] if self.ring is None else self.ring.freed()
 
 
 def _seen(task: asyncio.Future[Any]) -> None:
