@@ -11,7 +11,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import dask
@@ -148,6 +148,19 @@ def _let_go() -> None:
     for source in list(_sources) if "mpi4py.MPI" in sys.modules else ():
         if source._process == os.getpid():
             source._abort()
+
+
+def _forked() -> None:
+    """In a child: let go of its copies, by which a program is there, and its ring, as long as a child."""
+    for source in list(_sources):
+        source._ring = None
+        source._kept.leave(())
+        for comm in (source._comm, source._known):
+            with suppress(Exception):  # it has none, or is of another kind than TCP and TLS
+                os.close(comm.stream.socket.detach())
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 def installed(answer: Any, where: str) -> Any:

@@ -17,6 +17,7 @@ from sources import Producer, asked, nothing_left, producers, told, whole
 
 import dask_hpc
 from dask_hpc.coupling import source as source_of
+from dask_hpc.errors import CouplingError
 from dask_hpc.worker.coupling import receiver, ring
 
 
@@ -25,6 +26,26 @@ def lies_in_a_ring(array):
     while isinstance(array, np.ndarray):
         array = array.base
     return type(array) is ring._Slot
+
+
+@live(workers=1, timeout=60)
+async def test_a_program_that_is_killed_is_missed_while_a_child_that_it_has_forked_goes_on(c, s, a):
+    flow, values = await started(c)
+    async with producers(s, (0, 8)) as made:
+        await opened(made)
+        assert await asked(made[0], "send", step=0) is True
+        assert await anext(values) == (0, 0.0)
+        child = await asked(made[0], "child")
+        try:
+            assert await asked(made[0], "send", step=1) is True
+            assert await anext(values) == (1, 1.0)
+            made[0].end()
+            with pytest.raises(CouplingError, match="rank 0 is gone without a word"):
+                await anext(values)
+        finally:
+            os.kill(child, signal.SIGKILL)
+    await flow.close()
+    await nothing_left(s, a)
 
 
 @live(workers=1, timeout=60)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import os
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -163,6 +164,11 @@ def main(pipe: Any, told: dict[str, Any]) -> None:
                     source.send(0, {"T": whole(0)[first:last]}, at={"y": first})
             elif op == "fork":
                 found = forked(source)
+            elif op == "child":
+                found = os.fork()
+                if not found:
+                    time.sleep(60)
+                    os._exit(0)
             elif op == "loop":
                 asyncio.run(in_loop(source.close))
             elif op == "ways":
