@@ -49,6 +49,18 @@ _HELD_UP_S = 60.0
 _SOON_S = 2.0
 
 
+class _OfGraphs(dict[str, Any]):
+    """Annotations with a job, which goes with the graphs that are submitted.
+
+    Not with their layers: Dask fuses none of two that are annotated in different ways, so that what was made
+    of a collection of before would have about twice the tasks.
+    """
+
+    def copy(self) -> dict[str, Any]:
+        """What a layer takes."""
+        return {name: value for name, value in self.items() if name != ANNOTATION}
+
+
 class Job:
     """One job, as the client sees it. Made by `Runtime.job`; a context manager."""
 
@@ -197,6 +209,9 @@ class Job:
         self._entered_by = threading.get_ident()
         self._annotation = dask.annotate(**{ANNOTATION: self.id})
         self._annotation.__enter__()
+        # leaving resets what was before entering; where Dask has it no more, layers are annotated as well
+        with suppress(AttributeError):
+            dask.base._annotations.set(_OfGraphs(dask.get_annotations()))
 
     def _unannotate(self) -> None:
         # where it was entered by another thread or task, annotations are theirs, and end with them: the job

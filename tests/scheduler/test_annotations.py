@@ -15,13 +15,15 @@ import dask_hpc
 
 
 class Graphs(SchedulerPlugin):
-    """Keeps the annotations of every graph."""
+    """Keeps the annotations of every graph, and how many tasks it has."""
 
     def __init__(self) -> None:
         self.seen: list[Any] = []
+        self.tasks: list[int] = []
 
-    def update_graph(self, scheduler: Any, *, annotations: Any, **kwargs: Any) -> None:
+    def update_graph(self, scheduler: Any, *, annotations: Any, tasks: Any, **kwargs: Any) -> None:
         self.seen.append({name: set(values.values()) for name, values in annotations.items()})
+        self.tasks.append(len(tasks))
 
 
 class Tasks(WorkerPlugin):
@@ -85,8 +87,9 @@ async def test_the_job_does_not_show_in_annotations_and_those_of_the_user_do(c, 
             keep.append(c.submit(inc, 3, key="by key"))
         assert await keep[-1] == 4
         assert owner_of(s, "by key") == job.id
-        # and so it is for what is built in a context and computed elsewhere
-        built = dask.delayed(inc, pure=False)(5)
+        # and so it is for what names it as it is built, and is computed elsewhere
+        with dask.annotate(hpc_job=job.id):
+            built = dask.delayed(inc, pure=False)(5)
         with dask.annotate(hpc_job=None):
             late = c.compute(built, optimize_graph=False)
         assert await late == 6
@@ -122,3 +125,25 @@ async def test_a_callable_that_fails_to_name_a_job_fails_its_graph_as_in_stock(c
             failed = c.submit(inc, 1, key="failed")
         with pytest.raises(IndexError):
             await failed.result(timeout=10)
+
+
+@live(2)
+async def test_what_was_opened_before_a_job_is_fused_with_what_the_job_makes_of_it(c, s, a, b):
+    graphs, before = Graphs(), da.ones((8, 8), chunks=2)
+    s.add_plugin(graphs, name="graphs")
+    assert await c.compute((before + 1).sum()) == 128
+    rt = await dask_hpc.install(c)
+    async with rt.job("main") as job:
+        for array in (before, da.ones((8, 8), chunks=2)):
+            value = c.compute((array + 1).sum())
+            assert (await value, owner_of(s, value.key)) == (128, job.id)
+        async with rt.job("inner") as inner:
+            value = c.compute((before + 2).sum())
+            assert (await value, owner_of(s, value.key)) == (192, inner.id)
+        value = c.compute((before + 3).sum())
+        assert (await value, owner_of(s, value.key)) == (256, job.id)
+        made = (before + 4).sum()
+    # who computes it in no job has plain work
+    value = c.compute(made)
+    assert (await value, owner_of(s, value.key)) == (320, None)
+    assert len(set(graphs.tasks)) == 1

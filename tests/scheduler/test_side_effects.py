@@ -93,7 +93,8 @@ async def test_a_job_with_all_nodes_makes_what_a_task_annotated_when_it_was_buil
         await started(s, job, 1)
         with dask.annotate(hpc_job="default"):
             waits = c.submit(inc, 1, key="plain-waits")
-        built = dask.delayed(inc)(waits, dask_key_name="needs")
+        with dask.annotate(hpc_job=job.id):
+            built = dask.delayed(inc)(waits, dask_key_name="needs")
         with dask.annotate(hpc_job="default"):
             needs = c.compute(built, optimize_graph=False)
         assert await within(needs) == 3
@@ -118,7 +119,8 @@ async def test_a_job_makes_what_it_needs_of_plain_work_that_has_lost_its_last_no
         def ask():
             if annotated == "submitted":
                 return c.submit(inc, second, key="needs")
-            built = dask.delayed(inc)(second, dask_key_name="needs")
+            with dask.annotate(hpc_job=job.id):
+                built = dask.delayed(inc)(second, dask_key_name="needs")
             with dask.annotate(hpc_job="default"):
                 return c.compute(built, optimize_graph=False)
 
