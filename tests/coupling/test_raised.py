@@ -23,7 +23,7 @@ from dask_hpc_policies.coupling.contract import Field
 @live(workers=1, timeout=60)
 async def test_an_analysis_that_raises_does_so_for_its_reader_and_the_next_step_comes(c, s, a):
     flow, values = await started(c)
-    with pytest.raises(TypeError, match=r"function of 'inverse' cannot be sent .* cannot pickle"):
+    with pytest.raises(TypeError, match=r"function of 'inverse' cannot be sent .* stay with their client"):
         await flow.analyse(lambda ds: flow, name="inverse")
 
     async def awaited(ds): ...
