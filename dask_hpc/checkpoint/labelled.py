@@ -182,12 +182,12 @@ def _readable(attributes: dict[str, Any], array: Array) -> dict[str, Any]:
 def _multi_indexes(dataset: Any) -> dict[str, list[str]]:
     """Names of levels by the dimension of their index."""
     import pandas as pd
-    import xarray as xr
+    from xarray.indexes import PandasIndex, PandasMultiIndex
 
     found = {}
     for name, own in dataset.xindexes.items():
         # others may give one of pandas, too, in which labels are looked up in another way
-        if type(own) not in (xr.indexes.PandasIndex, xr.indexes.PandasMultiIndex):
+        if type(own) not in (PandasIndex, PandasMultiIndex):
             raise CheckpointValueError(
                 f"the coordinate {name!r:.80} has an index of type {type(own).__name__}; allowed: those that "
                 "pandas has. Remove it with drop_indexes, and set it again after restore"

@@ -31,6 +31,7 @@ def labelled_object(
         When its plan cannot be that of such an object.
     """
     import xarray as xr
+    from xarray.indexes import PandasMultiIndex
 
     extra = found.plan.extra
     places = {array.path: place for place, array in enumerate(found.plan.arrays)}
@@ -49,7 +50,7 @@ def labelled_object(
     for name in extra["indexes"]:
         dataset = dataset.set_xindex(name)
     for name, levels in extra["multi_indexes"].items():
-        dataset = dataset.set_xindex(levels, xr.indexes.PandasMultiIndex)
+        dataset = dataset.set_xindex(levels, PandasMultiIndex)
         dataset[name].attrs = json.loads(extra.get("multi_attrs", {}).get(name, "{}"))
     if found.plan.kind == "xarray.Dataset":
         return dataset
