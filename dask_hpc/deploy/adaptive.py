@@ -164,10 +164,11 @@ class PolicyAdaptive(distributed.Adaptive):
         if self.state == "stopped":  # while it looked: how many there are is another's to say
             return
         groups = self.cluster.together(set(workers) - self.leaving)
-        idle = [names for names in groups if self.cluster.is_idle(names)]
-        # these in one call: of several, the first would have data moved to workers that the next lets go
-        at_once = [set().union(*idle)] if idle else []
-        for names in (*at_once, *(names for names in groups if names not in idle)):
+        busy = self.cluster.busy()
+        wait = [names for names in groups if not busy.isdisjoint(map(str, names))]
+        # the others in one call: of several, the first would have data moved to workers that the next lets go
+        idle = set().union(*groups).difference(*wait)
+        for names in (*([idle] if idle else []), *wait):
             self.leaving |= names
             task = asyncio.ensure_future(self._release(names))
             self._releases.add(task)

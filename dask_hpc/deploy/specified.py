@@ -42,11 +42,9 @@ class SpecifiedWorkers(SpecCluster):
         """Workers (by name) in groups that can only go together, with the rest of each group."""
         return [set(self._workers_of(spec)) for spec in {self._spec_of(name) for name in workers}]
 
-    def is_idle(self, workers: Iterable[Any]) -> bool:
-        """Whether none of these workers (by name) has anything to execute."""
-        names = set(map(str, workers))
-        there = cast(Any, self.scheduler).workers.values()
-        return not any(ws.processing for ws in there if str(ws.name) in names)
+    def busy(self) -> set[str]:
+        """Names of workers that have something to execute."""
+        return {str(ws.name) for ws in cast(Any, self.scheduler).workers.values() if ws.processing}
 
     def _pool_of(self, spec: Any) -> str:
         """The pool that a specification belongs to; there is one, unless a subclass has more."""

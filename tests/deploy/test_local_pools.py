@@ -265,7 +265,7 @@ def test_workers_that_are_being_closed_already_are_not_asked_for_besides():
         plan={"a", "b", "c"},
         elsewhere=set,
         together=lambda names: [{name} for name in sorted(names)],
-        is_idle=lambda names: False,
+        busy=lambda: {"a", "b", "c"},
         has_runtime=False,
         scale=asked.append,
     )
@@ -294,7 +294,7 @@ def test_those_on_their_way_out_are_asked_for_besides_and_those_that_stayed_are_
         plan={"a", "b", "c"},
         elsewhere=set,
         together=lambda names: [{name} for name in sorted(names)],
-        is_idle=lambda names: False,
+        busy=lambda: {"a", "b", "c"},
         let_go=stays,
         has_runtime=False,
         scale=asked.append,
