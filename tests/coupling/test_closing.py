@@ -218,7 +218,7 @@ async def test_a_source_that_is_killed_while_its_worker_is_emptied_is_missed_at_
     async with producers(s, (0, 8)) as made:
         goes, other = await begun(made, flow, values, a, b)
         await emptied(s, goes)
-        made[0].tell("send", step=1)
+        # one that sends now may be on its way to another worker as it is killed
         made[0].end()
         with pytest.raises(CouplingError, match="rank 0 is gone without a word"):
             await anext(values)

@@ -1,4 +1,4 @@
-"""Where blocks and analyses of a flow go when workers are lost or wanted by others: the rules alone."""
+"""Where blocks and analyses of a flow go when workers are lost or wanted by others."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from distributed import WorkerPlugin
+from distributed.comm import connect
+from helpers import live, until
 from sources import in_loop
 
 import dask_hpc
@@ -18,6 +21,7 @@ from dask_hpc.errors import CouplingError
 from dask_hpc.scheduler.coupling.flow import Flow
 from dask_hpc.scheduler.coupling.joining import Joining
 from dask_hpc.scheduler.coupling.workers import Workers
+from dask_hpc.wire import COUPLE
 
 HERE = "tcp://here:1"
 
@@ -101,3 +105,35 @@ def test_a_file_of_a_scheduler_is_not_waited_for_where_none_can_come_or_nothing_
     with pytest.raises(RuntimeError, match="a Source blocks: call it outside"):
         asyncio.run(in_loop(lambda: dask_hpc.Source("heat", tmp_path / "none.json")))
     assert sleeps == []
+
+
+class _Held(WorkerPlugin):
+    """Goes after all others, once it is let."""
+
+    def __init__(self) -> None:
+        self.others_gone, self.may_go = asyncio.Event(), asyncio.Event()
+
+    async def teardown(self, worker: Any) -> None:
+        """The others do not wait while they go."""
+        self.others_gone.set()
+        await self.may_go.wait()
+
+
+@live(workers=1)
+async def test_a_producer_that_comes_as_its_worker_closes_is_not_told_that_this_lacks_dask_hpc(
+    c: Any, s: Any, a: Any
+) -> None:
+    held = _Held()
+    await dask_hpc.install(c)
+    await until(lambda: COUPLE in a.handlers, "the worker takes blocks")
+    await a.plugin_add(held, name="held")
+    closing = asyncio.ensure_future(a.close())
+    await held.others_gone.wait()
+    comm = await connect(a.address)
+    told = {"flow": "id", "place": 0, "members": [0], "worker": a.address, "rank": 0}
+    await comm.write({"op": COUPLE, **told})
+    answer = await comm.read()
+    held.may_go.set()
+    await closing
+    # no answer at all is what comes where dask_hpc is not installed
+    assert answer == {"error": "flow '' is closed", "user": False}

@@ -11,6 +11,7 @@ from helpers import asleep, engine, live, record, started, state_of, until, with
 from tasks import inc, slow_inc
 
 import dask_hpc
+from dask_hpc.errors import JobCancelled
 from dask_hpc.scheduler.core.lifecycle import Lifecycle
 from dask_hpc.scheduler.rpc.service import of
 from dask_hpc_policies.codec import encode
@@ -68,6 +69,21 @@ async def test_a_job_whose_end_was_lost_with_the_connection_ends_when_it_is_wait
         lost.setattr(job, "_send", lambda *args: None)
         await job.__aexit__(None, None, None)
     assert (await job.wait(10))["state"] == "completed"
+
+
+@live(1)
+async def test_a_job_whose_beginning_was_lost_with_the_connection_is_cancelled_as_it_is_closed(
+    c, s, a, monkeypatch
+):
+    rt = await dask_hpc.install(c)
+    job = rt.job("main")
+    with monkeypatch.context() as lost:
+        lost.setattr(job, "_send", lambda *args, **kwargs: None)
+        await job.activate()
+    assert await c.submit(inc, 1) == 2
+    await job.close()
+    with pytest.raises(JobCancelled, match="what opens it was lost with its client's connection"):
+        await job.wait(10)
 
 
 @live(1)

@@ -225,6 +225,9 @@ class Lifecycle:
         if job is not None and not job.closed:
             job.closed = True
             self.maybe_done(job)
+        elif (unopened := self.state.jobs.announced.get(id)) is not None:
+            text = "what opens it was lost with its client's connection: what came after it is plain work"
+            self.cancel(unopened, ReasonCode.CLIENT_GONE, text)
 
     def cancel(self, job: JobRecord, code: ReasonCode, text: str) -> None:
         """End a job now: what it has computed stays, what it has not finished is cancelled for its clients.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from distributed.core import Status
+
 from dask_hpc.wire import COUPLE, FLOW_OVER
 from dask_hpc.worker.coupling import helpers
 
@@ -27,7 +29,8 @@ def start(worker: Any) -> None:
 
 
 def stop(worker: Any) -> None:
-    """Have it take none of new producers any more."""
-    for name in (COUPLE, FLOW_OVER):
-        worker.handlers.pop(name, None)
+    """Have it take none of new producers any more; one that is closing tells each of them so."""
+    if worker.status in (Status.running, Status.paused, Status.closing_gracefully):
+        for name in (COUPLE, FLOW_OVER):
+            worker.handlers.pop(name, None)
     helpers.stop(worker)
