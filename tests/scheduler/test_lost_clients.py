@@ -81,6 +81,8 @@ async def test_a_job_whose_beginning_was_lost_with_the_connection_is_cancelled_a
         lost.setattr(job, "_send", lambda *args, **kwargs: None)
         await job.activate()
     assert await c.submit(inc, 1) == 2
+    monkeypatch.setattr("dask_hpc.scheduler.rpc.jobs._MARK_S", 0.05)
+    assert (await within(job.resize(1)))["result"] == "refused"
     await job.close()
     with pytest.raises(JobCancelled, match="what opens it was lost with its client's connection"):
         await job.wait(10)

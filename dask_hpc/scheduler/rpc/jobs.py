@@ -19,7 +19,7 @@ from dask_hpc_policies.wording import counted
 
 #: Held tasks of a job that are looked at to tell how long they take.
 _LOOKED_AT = 20
-#: A client's mark is waited for so long, in seconds.
+#: A message on a client's stream is waited for so long, in seconds.
 _MARK_S = 30.0
 
 
@@ -167,8 +167,9 @@ class JobMethods:
         """Resize a running job on the user's request; see `enact`."""
         record = self._only(job)
         nodes = check_nodes(record.id, "nodes", nodes)
-        while record.id in self._state.jobs.announced:
-            # the message that opens it is on its way, if its client is there
+        until_s = self._state.now_s() + _MARK_S
+        while record.id in self._state.jobs.announced and self._state.now_s() < until_s:
+            # the message that opens it is on its way, unless it was lost with its client's connection
             self._engine.lifecycle.forget_announced()
             await asyncio.sleep(self._state.settings.sweep_s / 10)
         if record.state == "pending":
