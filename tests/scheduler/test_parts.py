@@ -9,11 +9,13 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
+from distributed.utils_test import captured_logger
 from helpers import Gate, asleep, engine, live, record, started, through, traces_of_ours, until
 from tasks import inc
 
 import dask_hpc
 from dask_hpc.scheduler.resizing.rules import easiest
+from dask_hpc.scheduler.tables import parts as of_parts
 from dask_hpc.scheduler.tables.nodes import NodeTable
 from dask_hpc.scheduler.tables.parts import Parts, registered
 from dask_hpc_policies import registry
@@ -64,6 +66,35 @@ def test_a_part_that_fails_now_and_then_keeps_none_from_its_turn_and_is_said() -
     failing.broken = False
     parts.tick(3.0)
     assert (turns[-1], parts.failed) == (3.0, {})
+
+
+@pytest.mark.errors("Failing has failed in")
+def test_a_part_that_lends_or_saves_again_is_not_said_to_fail_and_is_in_the_log_once() -> None:
+    class Failing:
+        broken = True
+
+        def lends(self, node: Any) -> bool:
+            if self.broken:
+                raise ValueError("no such node")
+            return True
+
+        async def leave(self, departure: Any) -> bool:
+            return self.lends(departure)
+
+    node: Any = SimpleNamespace()
+    parts, failing = Parts(), Failing()
+    parts.add(failing)
+    with captured_logger(of_parts.logger) as log:
+        for _ in range(2):
+            failing.broken = True
+            assert parts.lends(node)
+            assert not asyncio.run(parts.leave(node))
+            assert set(parts.failed) == {("Failing", "lends"), ("Failing", "leave")}
+            failing.broken = False
+            assert parts.lends(node)
+            assert asyncio.run(parts.leave(node))
+            assert parts.failed == {}
+    assert log.getvalue().count("has failed in lends") == 1
 
 
 def test_of_several_nodes_those_that_cost_least_are_given_up_and_equal_ones_in_order() -> None:
@@ -278,6 +309,26 @@ async def test_a_part_that_fails_stops_no_pass_loses_no_task_and_is_told(c, s, a
         assert (await rt.status())["section_failures"] == {"function": "ZeroDivisionError: no watts"}
         await rt.uninstall()
     assert traces_of_ours(s) == []
+
+
+@pytest.mark.errors("function has failed in slots")
+@live(1)
+async def test_a_part_that_limits_again_is_not_said_to_fail(c, s, a):
+    fails = [True]
+
+    def slots(_: Any, __: Any) -> int:
+        if fails:
+            raise ZeroDivisionError("no watts")
+        return 1
+
+    with registered(lambda engine: Part(slots=slots)):
+        rt = await dask_hpc.install(c, "fcfs")
+        async with rt.job("main", nodes=1):
+            assert await c.gather(c.map(inc, range(3))) == [1, 2, 3]
+            assert (await rt.status())["section_failures"] == {"function": "ZeroDivisionError: no watts"}
+            fails.clear()
+            assert await c.gather(c.map(inc, range(3, 6))) == [4, 5, 6]
+            assert (await rt.status())["section_failures"] == {}
 
 
 @pytest.mark.errors("function has failed in veto")

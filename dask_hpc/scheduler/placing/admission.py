@@ -72,8 +72,7 @@ class Admission:
         self.lending = Lending(state, parts)
         self.sharing = Sharing(state, parts, turns, self.lending.takes)
         #: Parts that limit how many tasks a worker takes.
-        self._limits = parts.slots
-        self._note_failure = parts.note
+        self._limits, self._note = parts.slots, parts.note
         self._serving = state.serving
         self._handle = handle
         self.watched = watched
@@ -255,8 +254,9 @@ class Admission:
         for limit in self._limits:
             try:
                 slots = min(slots, limit(job, worker))
+                self._note("slots", limit, None)
             except Exception as error:
-                self._note_failure("slots", limit, error)
+                self._note("slots", limit, error)
         return slots
 
     def _look_everywhere(self, batch: Batch, stimulus_id: str) -> Batch:

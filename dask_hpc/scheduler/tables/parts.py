@@ -212,8 +212,9 @@ class Parts:
 
     def __init__(self) -> None:
         self._of: dict[str, list[Callable[..., Any]]] = {kind: [] for kind in _KINDS}
-        #: Why parts could not do the last time what they were asked for, by their class and the method.
+        #: Why parts could not do what they were asked for last, by class and method; what the log has of it.
         self.failed: dict[tuple[str, str], str] = {}
+        self._logged: dict[tuple[str, str], str] = {}
         #: Admission asks these for every worker with room: the list itself, which only grows.
         self.slots: list[Callable[[JobRecord, WorkerState], int]] = self._of["slots"]
 
@@ -227,8 +228,7 @@ class Parts:
         """
         for part in parts:
             for kind, count in _KINDS.items():
-                method = getattr(part, kind, None)
-                if not callable(method):
+                if not callable(method := getattr(part, kind, None)):
                     continue
                 if len(inspect.signature(method).parameters) != count:
                     text = f"{type(part).__name__}.{kind} takes other arguments than a part's ({count})"
@@ -246,16 +246,21 @@ class Parts:
                 if instead is not None:
                     yield instead(error)
             else:
-                if self.failed:
-                    self.failed.pop((_class_of(ask), kind), None)
+                self.note(kind, ask, None)
                 yield answer
 
-    def note(self, kind: str, ask: Callable[..., Any], error: Exception) -> None:
-        """A part has failed: the log has it once, the status as long as it is so."""
-        part = _class_of(ask)
-        if (part, kind) not in self.failed:
+    def note(self, kind: str, ask: Callable[..., Any], error: Exception | None) -> None:
+        """A part has failed, or has not: the log has it once, the status as long as it is so."""
+        if error is None:
+            if self.failed:
+                self.failed.pop((_class_of(ask), kind), None)
+            return
+        part, text = _class_of(ask), f"{type(error).__name__}: {error}"
+        # it may fail for one node and not for the next, over and over
+        if (part, kind) not in self.failed and self._logged.get((part, kind)) != text:
+            self._logged[part, kind] = text
             logger.error("%s has failed in %s", part, kind, exc_info=error)
-        self.failed[part, kind] = f"{type(error).__name__}: {error}"
+        self.failed[part, kind] = text
 
     def veto(self, subject: JobRecord | Node, action: Action | None) -> Reason | None:
         """The first veto; None when nobody minds. As with a guard, what fails lets nothing through."""
@@ -271,13 +276,7 @@ class Parts:
 
     def lends(self, node: Node) -> bool:
         """Whether tasks of others may run on the node: nobody minds. Runs for many tasks."""
-        for ask in self._of["lends"]:
-            try:
-                if not ask(node):
-                    return False
-            except Exception as error:
-                self.note("lends", ask, error)
-        return True
+        return all(self._asked("lends", node))
 
     async def leave(self, departure: Departure) -> bool:
         """Have every part in turn save what it can; whether one of them could save more with more room."""
@@ -285,6 +284,7 @@ class Parts:
         for save in self._of["leave"]:
             try:
                 more |= await save(departure)
+                self.note("leave", save, None)
             except Exception as error:
                 self.note("leave", save, error)
         return more
