@@ -153,13 +153,20 @@ RECORDS: Mapping[str, type[Record]] = {
 def encode_line(record: Record) -> str:
     """One line of a trace, without the line break.
 
+    What JSON cannot hold (a float that is not finite, an object) is text where parts and policies tell it.
+
     Raises
     ------
-    ValueError, TypeError
-        When the record holds what JSON cannot (a float that is not finite, an object).
+    ValueError
+        When another field of the record holds that: nobody could read the line.
     """
-    data = {"kind": record.kind, **record.data} if isinstance(record, Other) else codec.encode(record)
-    return json.dumps(data, separators=(",", ":"), allow_nan=False)
+    other = {"kind": record.kind, **record.data} if isinstance(record, Other) else None
+    try:
+        return json.dumps(other or codec.encode(record), separators=(",", ":"), allow_nan=False)
+    except (ValueError, TypeError):
+        line = json.dumps(codec.encode(other or record, str), separators=(",", ":"), default=str)
+        decode_line(line)
+        return line
 
 
 def decode_line(line: str) -> Record:

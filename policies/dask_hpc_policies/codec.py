@@ -21,7 +21,7 @@ import math
 import re
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -33,13 +33,21 @@ _ABSENT = object()
 _HALF = re.compile("[\ud800-\udfff]")
 
 
-def encode(value: Any) -> Any:
+def _refused(value: Any) -> Any:
+    if isinstance(value, float):
+        raise ValueError(f"JSON cannot hold {value!r}; the model uses None for unknown or unlimited")
+    raise TypeError(f"cannot encode {type(value).__name__}: {value!r}")
+
+
+def encode(value: Any, instead: Callable[[Any], Any] = _refused) -> Any:
     """Plain JSON data for `value`.
 
     Parameters
     ----------
     value
         A dataclass instance, enum, mapping, sequence, string, bytes, number, bool or None.
+    instead
+        Gives what is written for what JSON cannot hold, in place of the errors.
 
     Raises
     ------
@@ -51,26 +59,38 @@ def encode(value: Any) -> Any:
     if value is None or isinstance(value, (bool, int, str, bytes)) and not isinstance(value, enum.Enum):
         return value
     if isinstance(value, float):
-        if not math.isfinite(value):
-            raise ValueError(f"JSON cannot hold {value!r}; the model uses None for unknown or unlimited")
-        return value
+        return value if math.isfinite(value) else instead(value)
     if isinstance(value, enum.Enum):
         return value.value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         always, others = _layout(type(value))
         data = {
-            name: item if type(item := getattr(value, name)) in _PLAIN else encode(item) for name in always
+            name: item if type(item := getattr(value, name)) in _PLAIN else encode(item, instead)
+            for name in always
         }
         for name, default in others:
             if (item := getattr(value, name)) != default:
-                data[name] = encode(item)
+                data[name] = encode(item, instead)
         tag = getattr(type(value), "TAG", None)
         return data if tag is None else {"kind": tag, **data}
     if isinstance(value, Mapping):
-        return {str(k): v if type(v) in _PLAIN else encode(v) for k, v in value.items()}
+        return {str(k): v if type(v) in _PLAIN else encode(v, instead) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return [v if type(v) in _PLAIN else encode(v) for v in value]
-    raise TypeError(f"cannot encode {type(value).__name__}: {value!r}")
+        return [v if type(v) in _PLAIN else encode(v, instead) for v in value]
+    return instead(value)
+
+
+def sendable(value: Any) -> Any:
+    """`value` with what a message or JSON cannot hold in another form: as text, a large number as a float."""
+    if isinstance(value, Mapping):
+        return {name: sendable(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [sendable(item) for item in value]
+    if isinstance(value, int) and not -(2**63) <= value < 2**64:
+        value = float(value) if abs(value) < 2**1023 else math.copysign(math.inf, value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    return ascii(value) if isinstance(value, str) and half_of_pair(value) else value
 
 
 def decode(kind: type[T], data: Any) -> T:

@@ -8,13 +8,15 @@ from types import SimpleNamespace
 import pytest
 from click.testing import CliRunner
 from distributed.utils_test import captured_logger
-from helpers import live
+from helpers import live, started
 
 import dask_hpc
 from dask_hpc.cli import hpc
 from dask_hpc.scheduler.rpc import status
 from dask_hpc.scheduler.tables import parts
+from dask_hpc.trace.files import parse_trace, read_trace
 from dask_hpc.trace.records import DRAW, LENDING, JobEvent, Other, decode_line
+from dask_hpc_policies import registry
 from dask_hpc_widgets import static, views
 from dask_hpc_widgets.views import Picture, View
 
@@ -100,3 +102,47 @@ def test_who_watches_gets_what_nodes_and_jobs_have_done_since_or_all_that_is_kno
     assert told(begun) == ([shown, two], True), "the first is not kept any more"
     assert told(seen + 100) == ([shown, two], True), "of an earlier installation"
     assert drawn_by["bill"], "who has drawn it is still in the trace"
+
+
+class Odd:
+    """A part that tells what neither a message nor JSON holds."""
+
+    def __init__(self, engine):
+        pass
+
+    def section(self):
+        return {"odd": {"now_w": float("nan"), "count": 10**30, "by": {"a": [float("inf"), object]}}}
+
+    def status(self):
+        return {"odd": {"now_w": float("nan"), "count": 10**30, "text": "\udc80", "by": {3: (1, 2)}}}
+
+
+class Large:
+    """A policy of a user with a parameter that no message holds."""
+
+    name, params, state_type = "large", {"limit": 10**30}, type(None)
+
+    def initial_state(self):
+        return None
+
+    def decide(self, view, state):
+        return registry.create("fcfs").decide(view, state)
+
+
+@live(2)
+async def test_what_cannot_be_sent_is_told_in_another_form_and_all_else_as_it_is(c, s, a, b, tmp_path):
+    path = tmp_path / "trace.jsonl"
+    with parts.registered(Odd):
+        rt = await dask_hpc.install(c, Large(), trace_path=str(path))
+        async with rt.job("main", nodes=1) as job:
+            await started(s, job, 1)
+            found = await rt.status()
+            assert found["odd"] == {"now_w": "nan", "count": 1e30, "text": "'\\udc80'", "by": {3: [1, 2]}}
+            assert found["policy"]["params"] == {"limit": 1e30}
+            told = {"now_w": "nan", "count": 1e30, "by": {"a": ["inf", str(object)]}}
+            assert (await rt.snapshot()).sections["odd"] == told
+            [first, *_] = parse_trace(await rt.trace()).passes
+            assert first.snapshot.sections["odd"] == {**told, "count": 10**30}
+            assert (await rt.timeline()).note
+        await rt.uninstall()
+    assert read_trace(path).passes[0] == first

@@ -23,7 +23,7 @@ from dask_hpc.scheduler.tables.nodes import node_id
 from dask_hpc.scheduler.tables.parts import Method
 from dask_hpc.trace.records import POWER_KINDS, JobEvent, NodeEvent, Other, encode_line
 from dask_hpc_policies import registry
-from dask_hpc_policies.codec import encode
+from dask_hpc_policies.codec import encode, sendable
 from dask_hpc_policies.numeric import whole
 
 logger = logging.getLogger(__name__)
@@ -95,7 +95,7 @@ class StatusMethods:
 
     async def snapshot(self) -> dict[str, Any]:
         """The picture that a policy would get now, encoded."""
-        snapshot: dict[str, Any] = encode(self.engine.controller.picture("request"))
+        snapshot: dict[str, Any] = sendable(encode(self.engine.controller.picture("request"), str))
         return snapshot
 
     async def picture(self, ended: int, decisions: int, since: int | None = None) -> dict[str, Any]:
@@ -118,7 +118,7 @@ class StatusMethods:
         passes = sorted(engine.controller.pass_s)
         sections, failures = self.sections()
         return {
-            **sections,
+            **sendable(sections),
             "sections": list(sections),
             "section_failures": failures,
             **self.summary(),
@@ -168,7 +168,7 @@ class StatusMethods:
         workers = state.scheduler.workers
         return {
             "awake": engine.awake,
-            "policy": registry.spec_of(engine.controller.policy),
+            "policy": sendable(registry.spec_of(engine.controller.policy)),
             "policy_failure": engine.controller.failure,
             "policy_dropped": engine.controller.dropped,
             "now_s": state.now_s(),
