@@ -34,7 +34,6 @@ from dask_hpc.show import job_html, line, never_raises
 from dask_hpc.wire import ANNOTATION, BIND, CLOSE, OPEN, SERVICES
 from dask_hpc_policies.codec import decode, field_names
 from dask_hpc_policies.jobs.jobspec import JobSpec, check_nodes
-from dask_hpc_policies.model import ClusterSnapshot
 
 if TYPE_CHECKING:
     from dask_hpc.program.program import Program
@@ -596,25 +595,7 @@ class Job:
         WorkloadError
             When the cluster has no node.
         """
-        return self.channel.run(self._why_waiting)
-
-    async def _why_waiting(self) -> Any:
-        from dask_hpc.sim.waiting import why_waiting
-
-        id = self.require_id()
-        # what opens a job goes on the stream: the answer to a request may overtake it
-        for _ in range(timelines.OVERTAKEN):
-            snapshot, found = await asyncio.gather(
-                self.channel.ask("snapshot"), self.channel.ask("picture", ended=0, decisions=0)
-            )
-            view = decode(ClusterSnapshot, snapshot)
-            if (
-                any(job.id == id for job in view.jobs)
-                or (await self.channel.ask("job", job=id))["state"] != "pending"
-            ):
-                break
-            await asyncio.sleep(timelines.POLL_AGAIN_S)
-        return await asyncio.to_thread(why_waiting, view, found["jobs"], found["status"]["policy"], id)
+        return self.channel.run(timelines.why_waiting, self.channel, self.require_id())
 
 
 async def ask_cancel(channel: Channel, job: str, reason: str) -> Any:

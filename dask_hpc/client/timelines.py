@@ -1,4 +1,4 @@
-"""Pictures of a running cluster over time: what has happened, as the trace has it, and what is predicted.
+"""A running cluster over time: what has happened, as the trace has it, what is to come, and why a job waits.
 
 Rules of the file: what is computed of the scheduler's answers is computed in another thread. What cannot be
 predicted is left out, and the picture says why.
@@ -83,3 +83,20 @@ def _predicted(view: ClusterSnapshot, rows: Any, policy: Any) -> tuple[Spans | N
         # a policy may be anybody's code, and may be registered there alone: what has happened is drawn
         return None, f"Nothing is predicted: {type(error).__name__}: {error}."
     return result.spans(), f"What is pale is predicted by the simulator. {guess(knowledge)}".strip()
+
+
+async def why_waiting(channel: Channel, job: str) -> Any:
+    """Why a job waits, by its id: see `dask_hpc.client.job.Job.why_waiting`."""
+    from dask_hpc.sim import waiting
+
+    # what opens a job goes on the stream: the answer to a request may overtake it
+    for _ in range(OVERTAKEN):
+        snapshot, found = await asyncio.gather(
+            channel.ask("snapshot"), channel.ask("picture", ended=0, decisions=0)
+        )
+        view = decode(ClusterSnapshot, snapshot)
+        there = any(one.id == job for one in view.jobs)
+        if there or (await channel.ask("job", job=job))["state"] != "pending":
+            break
+        await asyncio.sleep(POLL_AGAIN_S)
+    return await asyncio.to_thread(waiting.why_waiting, view, found["jobs"], found["status"]["policy"], job)

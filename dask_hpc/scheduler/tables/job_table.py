@@ -124,24 +124,10 @@ class JobTable:
         """Active jobs that users declared, in order of submission."""
         return [job for job in self.active.values() if not job.is_default]
 
-    def find(self, job: str, *, one: bool = False) -> JobRecord:
-        """The job with that id, else the latest with that name.
-
-        Parameters
-        ----------
-        one
-            Refuse a name that several active jobs have.
-
-        Raises
-        ------
-        UnknownJob
-            When there is none, or (with `one`) more than one.
-        """
+    def find(self, job: str) -> JobRecord:
+        """The job with that id, else the latest with that name; raises `UnknownJob` when there is none."""
         if job in self.active:
             return self.active[job]
-        same = [record.id for record in self.active.values() if record.name == job]
-        if one and len(same) > 1:
-            raise UnknownJob(f"{len(same)} active jobs are called {job!r}; say which by its id: {some(same)}")
         everything = [*self.ended, *self.active.values(), *self.announced.values()]
         for record in reversed(everything):
             if record.id == job or record.name == job:
