@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import shlex
 from collections.abc import Mapping
+from contextvars import ContextVar
 from numbers import Integral
 from typing import Any
 
@@ -32,6 +34,8 @@ _SUBMITTED = "Submitted batch job "
 #: Options of which each entry is a line or a word: of a text each letter would be one.
 _LISTS = ("job_script_prologue", "job_extra_directives", "job_directives_skip", "worker_extra_args")
 _WALLTIME = re.compile(r"^#SBATCH (?:-t |--time=)(\S+)$", re.MULTILINE)
+#: The first submission of each kind of those jobs that are asked for at once: the others come after it.
+TOGETHER: ContextVar[dict[str, asyncio.Future[str]]] = ContextVar("hpc_together")
 
 
 class SLURMJob(stock.Job):
@@ -95,7 +99,14 @@ class SLURMJob(stock.Job):
             raise
 
     async def _submit_job(self, script_filename: str) -> str:
-        said = await commands.run("sbatch", script_filename, timeout_s=_SUBMIT_S, as_is=True)
+        together, kind = TOGETHER.get({}), str(self.job_header)
+        if kind in together:
+            await asyncio.wait((together[kind],))
+            together[kind].result()  # what that one could not be, this one could not either
+        submitting = commands.run("sbatch", script_filename, timeout_s=_SUBMIT_S, as_is=True)
+        call = asyncio.ensure_future(submitting)
+        together.setdefault(kind, call)
+        said = await call
         # stock takes the first number for that of the job, and sites have `sbatch` say other things before
         return next((line for line in said.splitlines() if line.startswith(_SUBMITTED)), said)
 

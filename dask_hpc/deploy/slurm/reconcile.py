@@ -19,7 +19,7 @@ from distributed.core import Status
 from dask_hpc.config import Settings, settings
 from dask_hpc.deploy.pooled import Pooled
 from dask_hpc.deploy.scaling import logger
-from dask_hpc.deploy.slurm.jobs import SLURMJob
+from dask_hpc.deploy.slurm.jobs import TOGETHER, SLURMJob
 from dask_hpc.deploy.slurm.pools import Pool
 from dask_hpc.deploy.specified import DEFAULT_POOL
 from dask_hpc.errors import SlurmError
@@ -80,6 +80,7 @@ class Reconciled(Pooled):
         await super()._close()
 
     async def _correct_state_internal(self) -> None:
+        TOGETHER.set({})
         try:
             await super()._correct_state_internal()
         finally:
