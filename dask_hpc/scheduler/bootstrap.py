@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from dask_hpc._version import __version__
 from dask_hpc.errors import DaskHPCError, InstallError
 from dask_hpc.wire import RPC
+
+#: Held while a client installs: what it installs goes again when its settings are refused, which others that
+#: find it there would not hear.
+_installing: WeakKeyDictionary[Any, asyncio.Lock] = WeakKeyDictionary()
 
 
 async def bootstrap(
@@ -55,12 +61,13 @@ async def _bootstrap(
 
     selfcheck.require(dask_scheduler)
     await remote.require(dask_scheduler, sorted(dask_scheduler.workers))
-    was_there = RPC in dask_scheduler.handlers
-    service = attach(dask_scheduler)
-    try:
-        if policy is not None or pickled is not None or parameters:
-            await service.update(policy, pickled, parameters)
-    except Exception:
-        if not was_there:
-            await service.detach()
-        raise
+    async with _installing.setdefault(dask_scheduler, asyncio.Lock()):
+        was_there = RPC in dask_scheduler.handlers
+        service = attach(dask_scheduler)
+        try:
+            if policy is not None or pickled is not None or parameters:
+                await service.update(policy, pickled, parameters)
+        except Exception:
+            if not was_there:
+                await service.detach()
+            raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from distributed import Client
 from helpers import (
     ENTRIES,
     Gate,
@@ -26,8 +27,10 @@ from helpers import (
 from tasks import inc
 
 import dask_hpc
-from dask_hpc.errors import CheckpointError, InstallError, JobCancelled
+from dask_hpc.errors import CheckpointError, ConfigError, InstallError, JobCancelled
+from dask_hpc.scheduler import bootstrap
 from dask_hpc.scheduler.internals import remote
+from dask_hpc.scheduler.rpc import service
 from dask_hpc.scheduler.rpc.service import of
 
 #: Stock queues them, the runtime takes them over a chunk at a time.
@@ -210,6 +213,21 @@ async def test_nobody_begins_anything_while_somebody_else_uninstalls(c, s, worke
     await uninstalled
     assert traces_of_ours(s) == []
     await dask_hpc.install(c)
+
+
+@live(1)
+async def test_a_client_whose_settings_are_refused_takes_the_runtime_from_nobody_else(c, s, a, monkeypatch):
+    gate = Gate()
+    monkeypatch.setattr(service, "problem", lambda folder: gate.wait("it is read-only"))
+    async with Client(s.address, asynchronous=True) as other:
+        refused = asyncio.ensure_future(dask_hpc.install(c, checkpoint_store="/read-only"))
+        await until(lambda: gate.arrived, "its folder is looked at")
+        second = asyncio.ensure_future(dask_hpc.install(other))
+        await until(lambda: second.done() or bootstrap._installing[s]._waiters, "it has come to that")
+        gate.open()
+        with pytest.raises(ConfigError, match="it is read-only"):
+            await refused
+        assert not (await (await second).status())["awake"]
 
 
 @live()
