@@ -95,6 +95,7 @@ def job_with(names: str, id: str = "waits") -> Any:
     """A job that holds a task for each letter, in that order; those of capital letters are long."""
     spec = job_spec(id)
     job = JobRecord(id, spec, resolve(spec, 1), client=None)
+    job.held = len(names)
     for place, name in enumerate(names):
         kind = SimpleNamespace(name=name, duration_average=3600.0 if name.isupper() else 0.1)
         where: Any = {"state": "no-worker", "worker_restrictions": HOLD}
@@ -173,13 +174,25 @@ def test_however_many_of_a_kind_are_passed_over_at_once(monkeypatch: pytest.Monk
     assert [past.first(job, takes("d")).key, held(job)] == ["d", "dc"]
     past.end()
     assert held(job) == names[:100] + names[101:]
-    # where there are more than take a moment one after the other is
+    # where there are more than take a moment the others are not looked at
     monkeypatch.setattr(of_past, "MOST", 3)
     past = Past(lambda in_s: None)
     assert past.first(job, takes("d")) is None
     assert past.spent == {job}
     past.end()
     assert held(job) == names[:100] + names[101:]
+
+
+def test_a_quick_task_is_found_behind_ten_thousand_and_more() -> None:
+    names = "L" * 6000 + "M" * 6000
+    past, job = Past(lambda in_s: None), job_with(names + "qL")
+    found: Any = past.first(job, takes("q"))
+    assert found.key == "q"
+    job.take()
+    assert past.first(job, takes("q")) is None
+    past.end()
+    assert held(job) == names + "L"
+    assert len([None for _ in iter(job.next_held, None)]) == 12_001
 
 
 def test_looks_take_a_fiftieth_of_the_time_and_who_would_look_before_is_told_when(

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
+from itertools import islice
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from dask_hpc.clock import stopwatch_s
@@ -17,11 +19,13 @@ from dask_hpc.scheduler.tables.jobs import JobRecord
 if TYPE_CHECKING:
     from distributed.scheduler import TaskState
 
-#: Tasks that are looked at one by one in one look, and after how many of these all others of their kinds are
-#: passed over at once, where no more are held: ten or twenty milliseconds.
-LOOKED_AT, _ALIKE, MOST = 2000, 100, 10_000
+#: Tasks that are looked at one by one in one look; after how many of these all others of their kinds are
+#: passed over at once; and among how many these are looked for: ten or twenty milliseconds.
+LOOKED_AT, _ALIKE, MOST = 2000, 100, 50_000
 #: How many times longer than a look takes the pause after it is.
 _PAUSE = 50
+#: Stands in a queue in the place of a task that was taken out of its middle.
+_GONE = SimpleNamespace(key="", state="released", prefix=SimpleNamespace(name=""))
 
 
 class Pace:
@@ -58,6 +62,9 @@ class Past:
         self._pace = Pace(again)
         #: What has been passed over, as it was queued, by job.
         self.over: dict[JobRecord, list[Any]] = {}
+        #: Queues of which whole kinds were, the places of the others, which the job's queue has meanwhile,
+        #: and how many were passed over before, by job. Nothing else of a long queue is moved: it takes long.
+        self._whole: dict[JobRecord, tuple[list[Any], list[int], int]] = {}
         #: Jobs of which no held task would have been lent a slot, when slots were last dealt out.
         self.spent: set[JobRecord] = set()
         self._count = 0
@@ -79,7 +86,7 @@ class Past:
                 return None
             self._count += 1
             self.over.setdefault(job, []).append(heapq.heappop(job.queue))
-            if self._count % _ALIKE == 0 and len(job.queue) <= MOST:
+            if self._count % _ALIKE == 0:
                 self._pass_alike(job)
         self.spent.add(job)
         return None
@@ -88,8 +95,14 @@ class Past:
         """Pass over all tasks of the kinds that were: which are taken is a matter of their kind."""
         over, queue = self.over[job], job.queue
         kinds = {entry[2].prefix.name for entry in over[-_ALIKE:]}
-        over += [entry for entry in queue if entry[2].prefix.name in kinds]
-        job.queue = [entry for entry in queue if entry[2].prefix.name not in kinds]
+        if job in self._whole:
+            over += [entry for entry in queue if entry[2].prefix.name in kinds]
+            job.queue = [entry for entry in queue if entry[2].prefix.name not in kinds]
+        else:
+            first = enumerate(islice(queue, MOST))
+            places = [place for place, entry in first if entry[2].prefix.name not in kinds]
+            self._whole[job] = queue, places, len(over)
+            job.queue = [queue[place] for place in places]
         heapq.heapify(job.queue)
 
     def end(self) -> None:
@@ -97,12 +110,15 @@ class Past:
         if not self._count:
             return
         for job, entries in self.over.items():
-            if len(job.queue) > MOST:  # then these are few
-                for entry in entries:
-                    heapq.heappush(job.queue, entry)
-            else:
-                job.queue += entries
-                heapq.heapify(job.queue)
+            if job in self._whole:
+                left = {id(entry) for entry in (*job.queue, *entries)}
+                job.queue, places, before = self._whole.pop(job)
+                for place in places:
+                    if id(entry := job.queue[place]) not in left:
+                        job.queue[place] = (*entry[:2], _GONE)
+                entries = entries[:before]
+            for entry in entries:
+                heapq.heappush(job.queue, entry)
         self.over.clear()
         self._count = 0
         self._pace.done()

@@ -9,7 +9,9 @@ deals every slot. What is to be lent a slot, or takes part in turns, is drawn fr
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from heapq import nsmallest
 from itertools import islice
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from dask_hpc.scheduler.internals import writes
@@ -79,16 +81,12 @@ class PlainQueue:
         if lending.takes(ts):
             self.draw(count, stimulus_id)
         elif lending.draws.due():
-            first, long = self.state.scheduler.queued.peekn(MOST), set[str]()
-
-            def taken(ts: TaskState) -> bool:
-                """Whether it is lent a slot; which are is a matter of their kind."""
-                name = ts.prefix.name
-                if name not in long and not lending.takes(ts):
-                    long.add(name)
-                return name not in long
-
-            self._hold(list(islice(filter(taken, first), count)), stimulus_id)
+            # to look at them in order would sort the whole queue
+            queued = list(islice(self.state.scheduler.queued, MOST))
+            # which are lent a slot is a matter of their kind
+            quick = {kind for kind, ts in {ts.prefix: ts for ts in queued}.items() if lending.takes(ts)}
+            found = [ts for ts in queued if ts.prefix in quick] if quick else []
+            self._hold(nsmallest(count, found, key=attrgetter("priority")), stimulus_id)
             lending.draws.done()
 
     def _hold(self, tasks: Iterable[TaskState], stimulus_id: str) -> None:
