@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import asynccontextmanager
 
 import dask
-from distributed import Client, Nanny
+from distributed import Client, Nanny, Status, wait
 from helpers import Gate, asleep, engine, live, record, started, through, until, within
 from tasks import Counter, add_to, inc
 
 import dask_hpc
+from dask_hpc.scheduler.internals import data, reads
 
 
 @asynccontextmanager
@@ -104,3 +106,62 @@ async def test_an_actor_that_waits_when_the_cluster_is_restarted_is_not_made(c, 
             # graphs of a job keep their order: this one follows the actor's
             assert await within(c.submit(inc, 1, pure=False)) == 2
             assert "actor" not in s.tasks
+
+
+class Slow(Counter):
+    """An actor that is made when a gate opens."""
+
+    def __init__(self, gate, start=0):
+        super().__init__(gate.wait(start))
+
+
+@live(workers=2)
+async def test_an_actor_that_was_released_while_it_was_made_keeps_no_node(c, s, a, b):
+    await dask_hpc.install(c)
+    gate = Gate()
+    actor = c.submit(Slow, gate, actor=True, key="actor")
+    await until(lambda: gate.arrived, "it is made")
+    address = s.tasks["actor"].processing_on.address
+    assert reads.actors_on(s, address) == ["actor"]
+    actor.release()
+    await until(lambda: "actor" not in s.tasks, "nobody wants it")
+    gate.open()
+    assert reads.actors_on(s, address) == []
+    await data.retire(s, [address], "test")
+    assert address not in s.workers
+
+
+@live(workers=3, threads=2)
+async def test_an_actor_that_is_made_elsewhere_as_its_data_is_lost_lives_there_alone(c, s, *workers):
+    rt = await dask_hpc.install(c, "fcfs")
+    holder, *others = workers
+    gate, asked, lost = Gate(), asyncio.Event(), asyncio.Event()
+
+    async def get_data(comm, **message):
+        asked.set()
+        await lost.wait()
+        comm.abort()
+
+    async with rt.job("main", nodes=3) as job:
+        await started(s, job, 3)
+        start = c.submit(inc, 6, workers=[holder.address], allow_other_workers=True)
+        await wait(start)
+        holder.handlers["get_data"] = get_data
+        actor = c.submit(
+            Slow, gate, start, actor=True, key="actor", workers=[other.address for other in others]
+        )
+        await within(asked.wait())
+        first = s.tasks["actor"].processing_on
+        [there] = [other for other in others if other.address == first.address]
+        there.status = Status.paused
+        await until(lambda: first not in s.running, "it takes no tasks")
+        holder.batched_stream.comm.abort()
+        await until(lambda: gate.arrived, "it is made again")
+        second = s.tasks["actor"].processing_on
+        there.status = Status.running
+        lost.set()
+        gate.open()
+        assert first is not second
+        assert await within(c.submit(add_to, actor, 1, workers=[first.address])) == 8
+        assert [ws for ws in s.workers.values() if ws.actors] == [second]
+        s.validate_state()

@@ -37,6 +37,8 @@ async def retire(
     retired: dict[str, Any] = {}
     left, stock = list(addresses), stock or scheduler.retire_workers
     while left:
+        for ws in [scheduler.workers[address] for address in left if address in scheduler.workers]:
+            ws.actors = reads.living(ws)  # with any other it would stay
         close = close_workers and not remove
         found = await stock(workers=left, remove=False, close_workers=close, stimulus_id=stimulus_id, **how)
         for address in found:

@@ -48,11 +48,8 @@ _WEIGHED = 4
 #: Steps of tasks in the table that the scheduler has of them: to a worker, to wait for one, to one from that,
 #: and to stock's queue.
 STEPS = (
-    ("waiting", "processing"),
-    ("waiting", "no-worker"),
-    ("no-worker", "processing"),
-    ("waiting", "queued"),
-)
+    ("waiting", "processing"), ("waiting", "no-worker"), ("no-worker", "processing"), ("waiting", "queued"),
+)  # fmt: skip
 #: Methods of the scheduler that are replaced, and that table.
 _METHODS = (
     "valid_workers",
@@ -323,6 +320,9 @@ class Overrides:
             self._waiting_actors.discard(ts)
             self._actors_wait = bool(self._waiting_actors)
             ts.actor = True
+        if ts.actor:
+            for ws in self._scheduler.workers.values():  # where it was to be made before, it does not live
+                ws.actors.discard(ts)
 
     def _wait_in_one_step(self) -> None:
         """Have tasks wait in the step that finds no worker, and held ones go where `writes.admit` has chosen.

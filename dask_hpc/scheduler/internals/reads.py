@@ -153,14 +153,14 @@ def runs_on(ts: TaskState, address: str, run_id: int | None) -> bool:
     return ws is not None and ws.address == address and ts.run_id == run_id
 
 
-def host_actors(ws: WorkerState) -> int:
-    """Number of actors that live on the worker."""
-    return len(ws.actors)
+def living(ws: WorkerState) -> set[TaskState]:
+    """Actors that live on the worker: Dask leaves others in its set whose making was given up."""
+    return {ts for ts in ws.actors if ts.processing_on is ws or ws in (ts.who_has or ())}
 
 
 def actors_on(scheduler: Scheduler, address: str) -> list[Any]:
     """Keys of the actors that live on the worker."""
-    return [ts.key for ts in scheduler.workers[address].actors]
+    return [ts.key for ts in living(scheduler.workers[address])]
 
 
 def home(scheduler: Scheduler, key: Any) -> str | None:
@@ -198,7 +198,7 @@ def shuffles_on(scheduler: Scheduler, address: str) -> list[Any]:
 def is_bare(scheduler: Scheduler, address: str) -> bool:
     """Whether the worker has no tasks, data, actors or shuffles."""
     ws = scheduler.workers[address]
-    return not (ws.processing or ws.nbytes or ws.actors or shuffles_on(scheduler, address))
+    return not (ws.processing or ws.nbytes or living(ws) or shuffles_on(scheduler, address))
 
 
 def is_needed(ws: WorkerState) -> bool:
