@@ -22,7 +22,8 @@ source       remaining time                                                     
 
 An average over fewer than `FEW_TASKS` tasks is no better than fair; of it and of what Dask has learned of
 tasks like those left the shorter is taken: what disturbs a task makes it longer, never shorter. When those
-left take more than `DISTURBED` times as long, they are of another kind, and their own time is taken. What is
+left take more than `DISTURBED` times as long, they are of another kind, and their own time is taken. A task
+that has run for longer than that, and than all that is left was to take, is taken to be half done. What is
 under way is taken as done: a job that is shrinking has left its nodes, one that is about to start has them.
 """
 
@@ -114,7 +115,9 @@ def learn(
             most_s = DISTURBED * (common_s or 0.0) + _BEGINNING_S
             longer = job.processing_tasks and job.start_s is not None and view.now_s - job.start_s > most_s
             others_s = None if longer else common_s
-            found[job.id] = _known(job, tasks[job.id], closed, alike_s, others_s, threads, assumed_s)
+            one = _known(job, tasks[job.id], closed, alike_s, others_s, threads, assumed_s)
+            usual_s = tasks[job.id].mean_s or alike_s or common_s
+            found[job.id] = _outlasted(one, known.get(job.id, {}).get("executing_s") or 0.0, usual_s)
     jobs = tuple(
         replace(job, remaining_s=found[job.id].remaining_s) if job.id in found else job for job in view.jobs
     )
@@ -193,6 +196,15 @@ def _known(
     if expected_s(job) < inf:
         return knowledge(expected_s(job), "walltime", "poor", "to its walltime: seldom less than it takes")
     return knowledge(assumed_s, "assumed", "poor", "nothing is known of it: assumed")
+
+
+def _outlasted(found: Knowledge, executing_s: float, usual_s: float | None) -> Knowledge:
+    """What is known, unless one of its tasks has executed for longer than it says of all."""
+    most_s = max(found.remaining_s, DISTURBED * (usual_s or inf))
+    if found.source not in ("tasks", "so-far", "alike", "others") or executing_s <= most_s:
+        return found
+    text = f"{found.text}; one has run {format_seconds(executing_s)} and is taken to be half done"
+    return replace(found, remaining_s=executing_s, confidence="poor", text=text)
 
 
 def _longer(job: JobView, seconds: float) -> bool:

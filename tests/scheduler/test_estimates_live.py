@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from helpers import engine, live, record, started, until
+from helpers import Gate, engine, live, record, started, through, until
 from tasks import inc, slow_inc
 
 import dask_hpc
@@ -73,6 +73,20 @@ async def test_held_tasks_are_expected_to_take_what_earlier_ones_of_their_names_
         assert rows[strange.id]["held_task_s"] is None
         assert rows[first.id]["held_task_s"] is None
     assert len(await c.gather([*known, *strangers])) == 60
+
+
+@live(workers=2)
+async def test_a_row_tells_for_how_long_the_longest_task_of_its_job_has_run(c, s, *workers):
+    rt, gate = await dask_hpc.install(c, "fcfs"), Gate()
+    async with rt.job("idle", nodes=1) as idle, rt.job("runs", nodes=1) as runs:
+        held = c.submit(through, 1, gate=gate)
+        await until(lambda: gate.arrived and any(ws.executing for ws in s.workers.values()), "it is said")
+        [[seconds]] = [ws.executing.values() for ws in s.workers.values() if ws.executing]
+        rows = {row["id"]: row["executing_s"] for row in await rt.jobs()}
+        assert (rows[idle.id], seconds <= rows[runs.id]) == (0.0, True)
+        assert (await runs.status())["executing_s"] >= rows[runs.id]
+        gate.open()
+        assert await held == 1
 
 
 @pytest.mark.parametrize(

@@ -159,3 +159,17 @@ def test_what_is_under_way_is_taken_as_done():
 def test_an_assumption_is_a_time(assumed_s):
     with pytest.raises(ValueError, match="assumed_s"):
         learn(ClusterSnapshot(now_s=1.0), [], assumed_s)
+
+
+def test_a_task_that_has_run_for_longer_than_all_that_is_left_was_to_take_is_half_done():
+    late = job(unfinished_tasks=1, processing_tasks=1)
+    found = known(late, row(ended=40, mean_s=1.0, executing_s=600.0))
+    assert (found.remaining_s, found.source, found.confidence) == (600.0, "tasks", "poor")
+    assert found.text.endswith("; one has run 10 min and is taken to be half done")
+    for executing_s in (0.0, 1.9):
+        found = known(late, row(ended=40, mean_s=1.0, executing_s=executing_s))
+        assert (found.remaining_s, found.confidence) == (0.5, "good")
+    many = known(job(unfinished_tasks=400), row(ended=40, mean_s=1.0, executing_s=99.0))
+    assert (many.remaining_s, many.confidence) == (100.0, "good")
+    unknown = known(job(unfinished_tasks=1, walltime_s=900.0), row(executing_s=600.0))
+    assert unknown.source == "walltime"

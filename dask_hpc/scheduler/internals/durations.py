@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, TaskPrefix, TaskState
 
+    from dask_hpc.scheduler.internals.allotment import Lane
+
 #: Actions of a worker's report, besides transfers, that count as communication.
 _STORAGE = frozenset({"deserialize", "disk-read", "disk-write"})
 
@@ -51,6 +53,20 @@ def learned_task_s(tasks: Iterable[TaskState]) -> float | None:
     """
     known = [seconds for ts in tasks if ts.prefix and (seconds := of_kind(ts.prefix)) is not None]
     return sum(known) / len(known) if known else None
+
+
+def executing_s(scheduler: Scheduler, owner: Mapping[Any, Lane[Any]]) -> dict[Any, float]:
+    """For how long the longest task of each job has been executed, by what workers said last.
+
+    Tasks that have left their thread do not count: they may only wait.
+    """
+    found: dict[Any, float] = {}
+    for ws in scheduler.workers.values():
+        for ts, seconds in ws.executing.items():
+            lane = owner.get(ts.key)
+            if lane is not None and ts not in ws.long_running:
+                found[lane.job] = max(seconds, found.get(lane.job, 0.0))
+    return found
 
 
 def spent_s(

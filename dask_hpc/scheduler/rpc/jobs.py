@@ -107,7 +107,8 @@ class JobMethods:
             *(job for job in table.active.values() if not job.is_default or job.unfinished),
             *table.announced.values(),
         ]
-        return [self.row(job) for job in sorted(records, key=lambda job: job.submit_s)]
+        executing_s = self._executing_s()
+        return [self.row(job, executing_s) for job in sorted(records, key=lambda job: job.submit_s)]
 
     async def wait(self, job: str, timeout_s: float) -> dict[str, Any]:
         """Row of the job when it has ended, or after `timeout_s` seconds."""
@@ -184,12 +185,16 @@ class JobMethods:
         action: Action = kind(job=record.id, nodes=nodes, reason=reason)
         return await self._engine.controller.enact(action, wait)
 
-    def row(self, job: JobRecord) -> dict[str, Any]:
-        """A job as plain data."""
+    def _executing_s(self) -> dict[JobRecord, float]:
+        return durations.executing_s(self._state.scheduler, self._state.owner)
+
+    def row(self, job: JobRecord, executing_s: Mapping[JobRecord, float] | None = None) -> dict[str, Any]:
+        """A job as plain data; `executing_s` of all jobs is looked for when it is not given."""
         state = self._state
         nodes = len(state.nodes.free()) if job in state.plain else state.nodes_up(job)
         row: dict[str, Any] = job.row(nodes)
         row |= {"user": job.request.user, "weight": job.request.weight, "exclusive": job.request.exclusive}
         row["target_nodes"] = self._engine.rounds.target(job) if job.reconfig_id else None
         row["held_task_s"] = durations.learned_task_s(job.first_held(_LOOKED_AT))
+        row["executing_s"] = (self._executing_s() if executing_s is None else executing_s).get(job, 0.0)
         return row

@@ -108,7 +108,7 @@ class JobTable:
         self._ended_spans.discard(job.span_id)
         request = job.request
         asked = {"user": request.user, "weight": request.weight, "exclusive": request.exclusive}
-        nothing = dict.fromkeys(("forecast", "target_nodes", "held_task_s"))
+        nothing = dict.fromkeys(("forecast", "target_nodes", "held_task_s", "executing_s"))
         row = {**job.row(0), **asked, **nothing, "sizes": [], "phases": []}
         self._past[job.id] = json.dumps(row)
         if len(self._past) > _PAST_KEPT:
