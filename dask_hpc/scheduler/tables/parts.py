@@ -1,8 +1,7 @@
 """What parts of the runtime take part in: protocols of one method, collected once, asked from one place each.
 
-A part is any object; it takes part in whatever of these methods it has. `Parts.add` collects it, in the order
-in which parts are added. `slots` and `lends` are asked for many tasks, the others for none.
-A capability brings parts of its own without a change here: installing makes those that it registers.
+A part is any object, and takes part in whatever of these methods it has, in the order of `Parts.add`. `slots`
+and `lends` are asked for many tasks. A capability brings parts: installing makes those that it registers.
 """
 
 from __future__ import annotations
@@ -202,8 +201,7 @@ _PROTOCOLS: tuple[type, ...] = (
 _KINDS: Mapping[str, int] = {
     name: len(inspect.signature(method).parameters) - 1
     for protocol in _PROTOCOLS
-    for name, method in vars(protocol).items()
-    if not name.startswith("_")
+    for name, method in vars(protocol).items() if not name.startswith("_")
 }
 
 
@@ -250,13 +248,12 @@ class Parts:
                 yield answer
 
     def note(self, kind: str, ask: Callable[..., Any], error: Exception | None) -> None:
-        """A part has failed, or has not: the log has it once, the status as long as it is so."""
+        """A part has failed, or has not (None): the log has it once, the status as long as it is so."""
         if error is None:
             if self.failed:
                 self.failed.pop((_class_of(ask), kind), None)
             return
         part, text = _class_of(ask), f"{type(error).__name__}: {error}"
-        # it may fail for one node and not for the next, over and over
         if (part, kind) not in self.failed and self._logged.get((part, kind)) != text:
             self._logged[part, kind] = text
             logger.error("%s has failed in %s", part, kind, exc_info=error)
@@ -276,7 +273,16 @@ class Parts:
 
     def lends(self, node: Node) -> bool:
         """Whether tasks of others may run on the node: nobody minds. Runs for many tasks."""
-        return all(self._asked("lends", node))
+        for ask in self._of["lends"]:
+            try:
+                lent = ask(node)
+                if self.failed:
+                    self.note("lends", ask, None)
+                if not lent:
+                    return False
+            except Exception as error:
+                self.note("lends", ask, error)
+        return True
 
     async def leave(self, departure: Departure) -> bool:
         """Have every part in turn save what it can; whether one of them could save more with more room."""
@@ -322,13 +328,7 @@ class Parts:
         return {kind: enactor for found in self._asked("enactors") for kind, enactor in found.items()}
 
     def methods(self) -> dict[str, Method]:
-        """All that clients may call.
-
-        Raises
-        ------
-        ValueError
-            When two parts have a method of one name.
-        """
+        """All that clients may call; raises ValueError when two parts have a method of one name."""
         found: dict[str, Method] = {}
         for ask in self._of["methods"]:
             brought = ask()
