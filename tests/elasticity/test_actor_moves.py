@@ -12,7 +12,7 @@ from distributed import Worker
 from elastic_clusters import Shrinkable, shrinkable
 from elastic_work import Gate, Ledger, result_of, until, within
 
-from dask_hpc.scheduler.internals import reads
+from dask_hpc.scheduler.internals import actor_homes
 from dask_hpc.scheduler.rpc.service import of
 from dask_hpc.worker.actors import Forwarding, immovable
 
@@ -253,4 +253,4 @@ def test_which_worker_takes_an_actor(leaving: str, staying: str, taken: str | No
         for address, (actors, nbytes) in loads.items()
     ]
     scheduler: Any = SimpleNamespace(running=running)
-    assert reads.host_for_actor(scheduler, leaving, staying) == taken
+    assert actor_homes.host_for_actor(scheduler, leaving, staying) == taken

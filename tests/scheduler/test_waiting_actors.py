@@ -11,7 +11,7 @@ from helpers import Gate, asleep, engine, live, record, started, through, until,
 from tasks import Counter, add_to, inc
 
 import dask_hpc
-from dask_hpc.scheduler.internals import data, reads
+from dask_hpc.scheduler.internals import actor_homes, data
 
 
 @asynccontextmanager
@@ -122,11 +122,11 @@ async def test_an_actor_that_was_released_while_it_was_made_keeps_no_node(c, s, 
     actor = c.submit(Slow, gate, actor=True, key="actor")
     await until(lambda: gate.arrived, "it is made")
     address = s.tasks["actor"].processing_on.address
-    assert reads.actors_on(s, address) == ["actor"]
+    assert actor_homes.actors_on(s, address) == ["actor"]
     actor.release()
     await until(lambda: "actor" not in s.tasks, "nobody wants it")
     gate.open()
-    assert reads.actors_on(s, address) == []
+    assert actor_homes.actors_on(s, address) == []
     await data.retire(s, [address], "test")
     assert address not in s.workers
 
@@ -165,3 +165,25 @@ async def test_an_actor_that_is_made_elsewhere_as_its_data_is_lost_lives_there_a
         assert await within(c.submit(add_to, actor, 1, workers=[first.address])) == 8
         assert [ws for ws in s.workers.values() if ws.actors] == [second]
         s.validate_state()
+
+
+# stock's own check of its state finds what it does here
+@live(workers=2, scheduler_kwargs={"validate": False})
+async def test_an_actor_that_was_stolen_before_it_began_lives_where_it_is_now(c, s, a, b):
+    await dask_hpc.install(c)
+    gate = Gate()
+    first = c.submit(through, 1, gate, workers=[a.address], pure=False, key="first")
+    await until(lambda: gate.arrived, "a worker is busy")
+    actor = c.submit(Counter, actor=True, workers=[a.address], allow_other_workers=True, key="actor")
+    await until(lambda: "actor" in a.state.tasks, "the actor waits there")
+    victim, thief = s.workers[a.address], s.workers[b.address]
+    s.extensions["stealing"].move_task_request(s.tasks["actor"], victim, thief)
+    counter = await within(actor)
+    assert victim.actors
+    assert [actor_homes.actors_on(s, each.address) for each in (a, b)] == [[], ["actor"]]
+    assert actor_homes.home(s, "actor") == b.address
+    gate.open()
+    await within(first)
+    await data.retire(s, [b.address], "test")
+    assert b.address in s.workers
+    assert await within(counter.add(1)) == 1

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from dask_hpc.checkpoint.blobs import Home
 from dask_hpc.checkpoint.plan import Array, Plan, Written
 from dask_hpc.errors import CheckpointError, WorkerError
-from dask_hpc.scheduler.internals import reads, remote, writes
+from dask_hpc.scheduler.internals import actor_homes, reads, remote, writes
 from dask_hpc.scheduler.placing.gate import Lease
 from dask_hpc.scheduler.tables.watched import Watched
 from dask_hpc.worker import saved
@@ -282,7 +282,7 @@ class Writing:
         What is not computed yet is not held: it need not be computed for this alone.
         """
         for key in keys:
-            if reads.home(self._scheduler, key) is not None:
+            if actor_homes.home(self._scheduler, key) is not None:
                 # no worker has its value as a result, and none would ever be asked for it
                 self._problem = (
                     f"result {key!r} cannot be written: it is an actor, which stays on its worker; "

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from distributed.core import Status
 
 from dask_hpc.clock import stopwatch_s
-from dask_hpc.scheduler.internals import reads
+from dask_hpc.scheduler.internals import actor_homes, reads
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler
@@ -38,7 +38,7 @@ async def retire(
     left, stock = list(addresses), stock or scheduler.retire_workers
     while left:
         for ws in [scheduler.workers[address] for address in left if address in scheduler.workers]:
-            ws.actors = reads.living(ws)  # with any other it would stay
+            ws.actors = actor_homes.living(scheduler, ws)  # with any other it would stay
         close = close_workers and not remove
         found = await stock(workers=left, remove=False, close_workers=close, stimulus_id=stimulus_id, **how)
         for address in found:
@@ -165,10 +165,11 @@ def rehome(scheduler: Scheduler, key: Any, source: str, target: str) -> bool:
     """Note that an actor lives on another worker now; whether it is still wanted and both are there."""
     ts = scheduler.tasks.get(key)
     old, new = scheduler.workers.get(source), scheduler.workers.get(target)
-    if ts is None or old is None or new is None or ts not in old.actors or ts.state != "memory":
+    if ts is None or old is None or new is None or actor_homes.home(scheduler, key) != source:
         return False
     scheduler.add_replica(ts, new)
-    old.actors.discard(ts)
+    for ws in scheduler.workers.values():  # it may be listed where it never was
+        ws.actors.discard(ts)
     new.actors.add(ts)
     scheduler.remove_replica(ts, old)
     return True

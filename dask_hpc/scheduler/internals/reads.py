@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from distributed.scheduler import _task_slots_available
 
+from dask_hpc.scheduler.internals import actor_homes
 from dask_hpc.scheduler.internals.crowds import starved
 
 if TYPE_CHECKING:
@@ -153,34 +154,10 @@ def runs_on(ts: TaskState, address: str, run_id: int | None) -> bool:
     return ws is not None and ws.address == address and ts.run_id == run_id
 
 
-def living(ws: WorkerState) -> set[TaskState]:
-    """Actors that live on the worker: Dask leaves others in its set whose making was given up."""
-    return {ts for ts in ws.actors if ts.processing_on is ws or ws in (ts.who_has or ())}
-
-
-def actors_on(scheduler: Scheduler, address: str) -> list[Any]:
-    """Keys of the actors that live on the worker."""
-    return [ts.key for ts in living(scheduler.workers[address])]
-
-
-def home(scheduler: Scheduler, key: Any) -> str | None:
-    """Address of the worker on which an actor lives; None when there is none."""
-    ts = scheduler.tasks.get(key)
-    hosts = [ws.address for ws in (ts.who_has or ()) if ts in ws.actors] if ts is not None else []
-    return hosts[0] if hosts else None
-
-
 def holders(scheduler: Scheduler, key: Any) -> set[str]:
     """Addresses of the workers that hold a result, or a handle of an actor."""
     ts = scheduler.tasks.get(key)
     return {ws.address for ws in ts.who_has or ()} if ts is not None else set()
-
-
-def host_for_actor(scheduler: Scheduler, leaving: Collection[str], staying: Collection[str]) -> str | None:
-    """The worker that takes an actor best: of those that stay, if there are any, as stock would place it."""
-    others = [ws for ws in scheduler.running if ws.address not in leaving]
-    others = [ws for ws in others if ws.address in staying] or others
-    return min(others, key=lambda ws: (len(ws.actors), ws.nbytes)).address if others else None
 
 
 def shuffles_on(scheduler: Scheduler, address: str) -> list[Any]:
@@ -198,7 +175,8 @@ def shuffles_on(scheduler: Scheduler, address: str) -> list[Any]:
 def is_bare(scheduler: Scheduler, address: str) -> bool:
     """Whether the worker has no tasks, data, actors or shuffles."""
     ws = scheduler.workers[address]
-    return not (ws.processing or ws.nbytes or living(ws) or shuffles_on(scheduler, address))
+    there = ws.processing or ws.nbytes or actor_homes.living(scheduler, ws)
+    return not (there or shuffles_on(scheduler, address))
 
 
 def is_needed(ws: WorkerState) -> bool:

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from dask_hpc.scheduler.internals import data, reads, remote
+from dask_hpc.scheduler.internals import actor_homes, data, reads, remote
 from dask_hpc.scheduler.tables.jobs import JobRecord
 from dask_hpc.scheduler.tables.nodes import Node
 from dask_hpc.scheduler.tables.parts import Departure, Parts
@@ -49,7 +49,7 @@ class Actors:
         actors = departure.notes[_NOTE]
         while actors and not departure.last:
             staying = [address for address, node in state.nodes.at.items() if not node.reserved]
-            target = reads.host_for_actor(scheduler, departure.addresses, staying)
+            target = actor_homes.host_for_actor(scheduler, departure.addresses, staying)
             if target is None:
                 break
             # data needs time, too, if a call of the actor takes for ever
@@ -69,7 +69,7 @@ class Actors:
         """Keys of actors on these workers that can move, with where they are; why others cannot is logged."""
         found = {}
         for address in addresses:
-            keys = reads.actors_on(self._scheduler, address)
+            keys = actor_homes.actors_on(self._scheduler, address)
             if not keys:
                 continue
             try:
@@ -123,7 +123,7 @@ class Actors:
         """Why a node must stay: an actor lives there."""
         if not isinstance(subject, Node):
             return None
-        keys = [key for address in subject.workers for key in reads.actors_on(self._scheduler, address)]
+        keys = [key for address in subject.workers for key in actor_homes.actors_on(self._scheduler, address)]
         if not keys:
             return None
         text = f"actor {keys[0]!r} lives there (scale(force=True) moves or ends it)"
@@ -148,5 +148,5 @@ class Actors:
     async def proxy(self, msg: dict[str, Any], worker: str, serializers: Any = None) -> Any:
         """Stock's ``proxy``, with calls of actors going to where these are."""
         if msg.get("op") in (moves.EXECUTE, moves.ATTRIBUTE):
-            worker = reads.home(self._scheduler, msg.get("actor")) or worker
+            worker = actor_homes.home(self._scheduler, msg.get("actor")) or worker
         return await self._stock(msg=msg, worker=worker, serializers=serializers)

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dask_hpc.scheduler.core.engine import Engine
-from dask_hpc.scheduler.internals import data, reads
+from dask_hpc.scheduler.internals import actor_homes, data, reads
 from dask_hpc.scheduler.leaving.draining import drain
 from dask_hpc.scheduler.tables.nodes import Node
 from dask_hpc.scheduler.tables.parts import Departure
@@ -110,7 +110,7 @@ class Departures:
                 answers[address] = {
                     "executing": reads.unfinished(scheduler, executing[address]),
                     "lost": lost,
-                    "actors": reads.actors_on(scheduler, address) if there else [],
+                    "actors": actor_homes.actors_on(scheduler, address) if there else [],
                     "spilled": departure.kept.get(address, []),
                 }
                 if any(answers[address].values()):

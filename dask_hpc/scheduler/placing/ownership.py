@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from dask.utils import key_split
 
-from dask_hpc.scheduler.internals import reads, writes
+from dask_hpc.scheduler.internals import actor_homes, reads, writes
 from dask_hpc.scheduler.internals.allotment import AllotmentSet, Lane, LaneKind
 from dask_hpc.scheduler.internals.origins import WorkerClients
 from dask_hpc.scheduler.placing.guests import Guests
@@ -86,7 +86,7 @@ class Ownership:
         if worker is None or node is None:
             return None
         owner, scheduler = self.state.owner, self.state.scheduler
-        actors = {key: owner[key].job.id for key in reads.actors_on(scheduler, worker) if key in owner}
+        actors = {key: owner[key].job.id for key in actor_homes.actors_on(scheduler, worker) if key in owner}
         name = submitter.rpartition(".")[0] if isinstance(submitter, str) else None
         there = {job for key, job in actors.items() if key_split(key) == name}
         if not there:

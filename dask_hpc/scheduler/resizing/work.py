@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dask_hpc.scheduler.internals import demand, reads
+from dask_hpc.scheduler.internals import actor_homes, demand, reads
 from dask_hpc.scheduler.tables.jobs import JobRecord
 from dask_hpc.scheduler.tables.nodes import Node
 from dask_hpc.scheduler.tables.state import State
@@ -30,7 +30,7 @@ class StockWork:
             return _NOTHING
         return (
             sum(len(reads.shuffles_on(scheduler, ws.address)) for ws in workers),
-            sum(len(reads.living(ws)) for ws in workers),
+            sum(len(actor_homes.living(scheduler, ws)) for ws in workers),
             sum(len(ws.processing) for ws in workers) + lingering,
             sum(ws.nbytes for ws in workers),
         )
