@@ -36,6 +36,10 @@ class WorkloadError(DaskHPCError, ValueError):
     """A workload cannot be read or simulated; the message names file, line and field, or the option."""
 
 
+class OptionError(WorkloadError):
+    """An option, or the name of something builtin, is none that can be had; the message names it."""
+
+
 class SimulationError(DaskHPCError, RuntimeError):
     """A simulation came to a state that cannot be: a quantity that must be conserved was not."""
 

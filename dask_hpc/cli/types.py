@@ -65,14 +65,12 @@ SOURCE = SourcePath(exists=True, dir_okay=False)
 @contextmanager
 def told_of_options() -> Iterator[None]:
     """Have what is wrong with an option, or with ``builtin:NAME``, a usage error; with a file it is none."""
-    from dask_hpc.errors import WorkloadError
+    from dask_hpc.errors import OptionError
 
     try:
         yield
-    except WorkloadError as error:
-        if str(error).startswith(("--", "builtin:", "unknown ")):
-            raise click.UsageError(str(error)) from None
-        raise
+    except OptionError as error:
+        raise click.UsageError(str(error)) from None
 
 
 class Address(click.ParamType):

@@ -13,7 +13,6 @@ from typing import Any
 
 from distributed import Client
 
-from dask_hpc.errors import WorkloadError
 from dask_hpc.parity.compare import (
     GAP_TASKS,
     MAKESPAN_TOLERANCE,
@@ -159,9 +158,7 @@ def check(
     simulated = simulate(workload, made, nodes=nodes, tick_s=tick_s, lock=lock)
     expected_s = makespan_s(simulated)
     if expected_s is None or sum(change.action == "finish" for change in simulated) < len(plans):
-        raise WorkloadError(
-            f"{workload.source or workload.name}: not every job ends in the simulator under {made.name!r}"
-        )
+        raise workload.wrong(f"not every job ends in the simulator under {made.name!r}")
     tell = progress or (lambda text: None)
     tasks = sum(plan.tasks for plan in plans)
     tell(f"{len(plans)} jobs, {tasks} tasks; the simulated run takes {expected_s:.1f} s")
@@ -172,7 +169,7 @@ def check(
     assert live_s is not None, "every job was waited for"
     live = shifted(live, simulated[0].t_s - live[0].t_s)
     return Parity(
-        workload=workload.source or workload.name,
+        workload=workload.origin,
         policy=registry.spec_of(made),
         nodes=nodes,
         task_length_s=task_length_s,

@@ -62,7 +62,7 @@ def scaled(workload: Workload, speed: float) -> Workload:
     if not 0 < speed < math.inf:
         raise WorkloadError(f"a speed of {speed!r} must be above 0")
     if not workload.jobs:
-        raise WorkloadError(f"{workload.source or workload.name}: there is no job to run")
+        raise workload.wrong("there is no job to run")
     first_s = workload.jobs[0].submit_s
     jobs = []
     for job in workload.jobs:
@@ -84,28 +84,28 @@ def plan(workload: Workload, nodes: int, task_length_s: float) -> list[TaskPlan]
     """
     machine = workload.machine
     if machine is not None and machine.failures != Failures():
-        raise WorkloadError(f"{workload.source or workload.name}: its nodes fail, which no live run imitates")
+        raise workload.wrong("its nodes fail, which no live run imitates")
     if machine is not None and (machine.pool is not None or machine.roles):
-        raise WorkloadError(
-            f"{workload.source or workload.name}: its nodes come and go, or play roles, which no live run "
-            "imitates; leave pool and roles of the machine out"
+        raise workload.wrong(
+            "its nodes come and go, or play roles, which no live run imitates; "
+            "leave pool and roles of the machine out"
         )
     beside = () if machine is None else (machine.domains, machine.hosts, machine.network_bytes_s)
     if any(one is not None for one in beside):
-        raise WorkloadError(
-            f"{workload.source or workload.name}: its nodes have failure domains, or hosts, or links to one "
-            "another, which no live run imitates; leave domains, hosts and network_bytes_s of the machine out"
+        raise workload.wrong(
+            "its nodes have failure domains, or hosts, or links to one another, which no live run imitates; "
+            "leave domains, hosts and network_bytes_s of the machine out"
         )
     if machine is not None and machine.adaptation != FREE:
-        raise WorkloadError(
-            f"{workload.source or workload.name}: its resizes take as long as a model says, which no live "
-            "run imitates; leave the adaptation of the machine out"
+        raise workload.wrong(
+            "its resizes take as long as a model says, which no live run imitates; "
+            "leave the adaptation of the machine out"
         )
     plans = [_plan(job, workload, nodes, task_length_s) for job in workload.jobs]
     tasks = sum(plan.tasks for plan in plans)
     if tasks > MOST_TASKS:
         raise WorkloadError(
-            f"{workload.source or workload.name} would be {tasks} tasks, at most {MOST_TASKS} are allowed; "
+            f"{workload.origin} would be {tasks} tasks, at most {MOST_TASKS} are allowed; "
             "take a longer --task-length or a larger --speed"
         )
     return plans
@@ -114,21 +114,20 @@ def plan(workload: Workload, nodes: int, task_length_s: float) -> list[TaskPlan]
 def _plan(job: Job, workload: Workload, nodes: int, task_length_s: float) -> TaskPlan:
     why = _why_not(job)
     if why:
-        raise WorkloadError(
-            f"{workload.source or workload.name}: job {job.id!r} {why}; a job that is compared with a live "
-            "one is one stretch of computing with a size, bounds, a constraint and a walltime"
+        raise workload.wrong(
+            f"job {job.id!r} {why}; a job that is compared with a live one is one stretch of computing with "
+            "a size, bounds, a constraint and a walltime"
         )
     fields = _fields(job)
     try:
         resolved = resolve(job_spec_from_mapping(fields), nodes)
     except InvalidJob as error:
-        raise WorkloadError(f"{workload.source or workload.name}: {error}") from None
+        raise workload.wrong(str(error)) from None
     wanted = (job.kind, job.nodes, job.min_nodes, job.max_nodes)
     declared = (resolved.kind, resolved.start_nodes, resolved.min_nodes, resolved.max_nodes)
     if declared != wanted:
-        raise WorkloadError(
-            f"{workload.source or workload.name}: job {job.id!r} (kind, start, minimum, maximum) is {wanted} "
-            f"and would be {declared} live"
+        raise workload.wrong(
+            f"job {job.id!r} (kind, start, minimum, maximum) is {wanted} and would be {declared} live"
         )
     reference = job.reference_nodes or job.nodes or job.max_nodes
     #: Work in node-seconds by size, over that at the reference size.

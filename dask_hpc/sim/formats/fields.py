@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, Protocol
 
-from dask_hpc.errors import WorkloadError
+from dask_hpc.errors import OptionError, WorkloadError
 from dask_hpc_policies.codec import half_of_pair
 from dask_hpc_policies.params import ParameterError, parse_duration, suggestion
 
@@ -149,11 +149,12 @@ class Field:
 
 
 def failure(file: str, line: int | None, path: str, message: str) -> WorkloadError:
-    """The error that `message` is true of the field at `path`."""
+    """The error that `message` is true of the field at `path`; `file` may be an option."""
     place = file if line is None else f"{file}, line {line}"
     if len(path) > _LONGEST_PATH:
         path = f"{path[: _LONGEST_PATH // 2]} ... {path[-_LONGEST_PATH // 2 :]}"
-    return WorkloadError(f"{place}: {path}: {message}" if path else f"{place}: {message}")
+    kind = OptionError if file.startswith("--") else WorkloadError
+    return kind(f"{place}: {path}: {message}" if path else f"{place}: {message}")
 
 
 def text_number(text: str) -> float | None:

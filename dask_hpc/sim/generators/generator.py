@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dask_hpc.errors import WorkloadError
+from dask_hpc.errors import OptionError
 from dask_hpc.sim.model.job import LINEAR, SpeedUp, amdahl, power_law
 from dask_hpc.sim.model.workload import Workload
 from dask_hpc_policies.params import Choice, Float, Parameter, Parameters
@@ -31,13 +31,13 @@ class Generator:
 
         Raises
         ------
-        WorkloadError
+        OptionError
             For an unknown option or a value that it cannot have.
         """
         try:
             workload = self._make(seed=seed, **self.options.resolve(options))
         except ValueError as error:
-            raise WorkloadError(f"builtin:{self.name}: {error}") from None
+            raise OptionError(f"builtin:{self.name}: {error}") from None
         return replace(workload, name=self.name, source=f"builtin:{self.name}", seed=seed)
 
 

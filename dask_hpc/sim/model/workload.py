@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from dask_hpc.errors import WorkloadError
+from dask_hpc.errors import OptionError, WorkloadError
 from dask_hpc.sim.model.job import Job, SpeedUp
 from dask_hpc.sim.model.machine import Machine
 from dask_hpc_policies.jobs import constraints
@@ -43,6 +43,16 @@ class Workload:
 
     def __deepcopy__(self, _: object) -> Workload:
         return self
+
+    @property
+    def origin(self) -> str:
+        """Where it is from, else its name."""
+        return self.source or self.name
+
+    def wrong(self, text: str) -> WorkloadError:
+        """The error that `text` is true of it; of one that is generated, options are wrong and no file."""
+        kind = WorkloadError if self.seed is None else OptionError
+        return kind(f"{self.origin}: {text}")
 
 
 def ordered(jobs: Iterable[Job]) -> tuple[Job, ...]:
@@ -76,17 +86,17 @@ def fitted(workload: Workload, nodes: int, wide: Wide | None = None) -> Workload
         if need > nodes and wide != "wait":
             changed += 1
             if wide == "refuse":
-                raise WorkloadError(
-                    f"{workload.source or workload.name}: job {job.id!r} needs {need} nodes, the machine has "
-                    f"{nodes}; take a larger --nodes, or --wide drop or clip"
+                raise workload.wrong(
+                    f"job {job.id!r} needs {need} nodes, the machine has {nodes}; "
+                    "take a larger --nodes, or --wide drop or clip"
                 )
             if wide == "drop":
                 continue
             size = constraints.largest_at_most(job.constraint, nodes, 1)
             if size is None:
-                raise WorkloadError(
-                    f"{workload.source or workload.name}: job {job.id!r} may have no size up to {nodes} "
-                    f"nodes (constraint {job.constraint}); --wide drop leaves it out"
+                raise workload.wrong(
+                    f"job {job.id!r} may have no size up to {nodes} nodes (constraint {job.constraint}); "
+                    "--wide drop leaves it out"
                 )
             preferred = None if job.preferred_nodes is None else min(job.preferred_nodes, size)
             job = replace(
@@ -103,7 +113,7 @@ def fitted(workload: Workload, nodes: int, wide: Wide | None = None) -> Workload
             job = replace(job, max_nodes=nodes, reference_nodes=reference, preferred_nodes=preferred)
         jobs.append(job)
     if not jobs:
-        raise WorkloadError(f"{workload.source or workload.name}: no job fits on {nodes} nodes")
+        raise workload.wrong(f"no job fits on {nodes} nodes")
     notes = workload.notes
     if changed:
         done = "left out" if wide == "drop" else f"clipped to at most {nodes}"
@@ -185,9 +195,6 @@ def machine_for(workload: Workload, nodes: int | None, machine: Machine | None =
     base = machine or workload.machine
     if base is None:
         if nodes is None:
-            raise WorkloadError(
-                f"{workload.source or workload.name}: the workload does not say how many nodes its machine "
-                "has; give --nodes"
-            )
+            raise workload.wrong("the workload does not say how many nodes its machine has; give --nodes")
         return Machine(nodes=nodes)
     return base if nodes is None else replace(base, nodes=nodes)

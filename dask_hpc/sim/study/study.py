@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from dask_hpc._version import __version__
-from dask_hpc.errors import WorkloadError
+from dask_hpc.errors import OptionError, WorkloadError
 from dask_hpc.sim.formats.parsing import LARGEST_YAML_BYTES, parse_yaml
 from dask_hpc.sim.formats.text_file import read_text
 from dask_hpc.sim.study.file import read_study
@@ -65,7 +65,7 @@ def load_study(
         name = text.removeprefix(_PREFIX)
         known = builtin_studies()
         if name not in known:
-            raise WorkloadError(
+            raise OptionError(
                 f"unknown study {name!r}; builtin ones are {', '.join(known)}{suggestion(name, known)}"
             )
         content = (files("dask_hpc.sim") / "studies" / f"{name}.yaml").read_text(encoding="utf-8")

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dask_hpc.errors import WorkloadError
+from dask_hpc.errors import OptionError, WorkloadError
 from dask_hpc.sim.formats import elastisim, sacct, swf, trace_file, yaml_file
 from dask_hpc.sim.formats.fields import escaped
 from dask_hpc.sim.generators import (
@@ -109,8 +109,8 @@ def reader(path: str | Path) -> Callable[[Path], Workload]:
 def _builtin(name: str, seed: int, options: dict[str, Any]) -> Workload:
     if name not in BUILTIN:
         known = ", ".join(BUILTIN) or "none"
-        raise WorkloadError(f"unknown workload {name!r}; builtin ones are {known}{suggestion(name, BUILTIN)}")
+        raise OptionError(f"unknown workload {name!r}; builtin ones are {known}{suggestion(name, BUILTIN)}")
     try:
         return BUILTIN[name](seed=seed, **options)
     except TypeError as error:
-        raise WorkloadError(f"{_PREFIX}{name}: {error}") from None
+        raise OptionError(f"{_PREFIX}{name}: {error}") from None
