@@ -7,28 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
-
-from dask_hpc.cli import hpc
-
-
-def call(*arguments: str) -> Result:
-    return CliRunner().invoke(hpc, list(arguments), prog_name="dask hpc")
-
-
-def read(*arguments: str) -> dict[str, Any]:
-    result = call(*arguments, "--json")
-    assert result.exit_code == 0, result.output
-    found: dict[str, Any] = json.loads(result.stdout)
-    return found
-
-
-def refused(result: Result, code: int, *parts: str) -> None:
-    assert (result.exit_code, result.stdout) == (code, "")
-    (line,) = result.stderr.splitlines()
-    assert line.startswith("Error: ")
-    for part in parts:
-        assert part in line
+from command_line import read, refused, run
 
 
 @pytest.mark.parametrize("source", ["builtin:esp-10", "builtin:five-jobs", "builtin:node-stealing"])
@@ -50,13 +29,13 @@ def test_what_is_converted_runs_as_the_source_does(source: str, tmp_path: Path) 
 def test_a_file_that_exists_is_kept(tmp_path: Path) -> None:
     out = tmp_path / "kept.yaml"
     out.write_text("mine")
-    refused(call("convert", "builtin:esp-10", str(out)), 2, "kept.yaml exists; --force replaces it")
+    refused(run("convert", "builtin:esp-10", str(out)), 2, "kept.yaml exists; --force replaces it")
     assert out.read_text() == "mine"
-    result = call("convert", "builtin:esp-10", str(out), "--force")
+    result = run("convert", "builtin:esp-10", str(out), "--force")
     assert result.stdout == f"10 jobs written to {out}\n"
-    refused(call("convert", "builtin:esp-10", str(tmp_path / "a.swf")), 2, "must end in .yaml or .yml")
-    refused(call("convert", "builtin:esp-10", str(tmp_path / "no" / "a.yml")), 1, "cannot be written")
-    refused(call("convert", "builtin:none", str(tmp_path / "b.yml")), 2, "unknown workload")
+    refused(run("convert", "builtin:esp-10", str(tmp_path / "a.swf")), 2, "must end in .yaml or .yml")
+    refused(run("convert", "builtin:esp-10", str(tmp_path / "no" / "a.yml")), 1, "cannot be written")
+    refused(run("convert", "builtin:none", str(tmp_path / "b.yml")), 2, "unknown workload")
     assert [path.name for path in tmp_path.iterdir()] == ["kept.yaml"]
 
 
@@ -122,5 +101,5 @@ def test_recorded_runs_become_estimates(form: str, tmp_path: Path) -> None:
 def test_no_recorded_runs_is_one_line(name: str, text: str, said: str, tmp_path: Path) -> None:
     path = tmp_path / name
     path.write_text(text + "\n")
-    result = call("simulate", "builtin:esp-10", "--policy", "easy", "--recorded", str(path))
+    result = run("simulate", "builtin:esp-10", "--policy", "easy", "--recorded", str(path))
     refused(result, 1, name, said)

@@ -9,25 +9,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from command_line import read, refused, run
 
-from dask_hpc.cli import hpc
 from dask_hpc.errors import WorkloadError
 from dask_hpc.sim.workloads.sources import BUILTIN
-
-
-def call(*arguments: str) -> Result:
-    return CliRunner().invoke(hpc, list(arguments), prog_name="dask hpc")
-
-
-def read(*arguments: str) -> dict[str, Any]:
-    result = call(*arguments, "--json")
-    assert result.exit_code == 0, result.output
-    found: dict[str, Any] = json.loads(result.stdout)
-    return found
 
 
 def test_json_has_the_metrics_the_jobs_and_what_was_run() -> None:
@@ -44,7 +31,7 @@ def test_json_has_the_metrics_the_jobs_and_what_was_run() -> None:
 
 
 def test_text_names_the_metrics() -> None:
-    result = call("simulate", "builtin:figure-5-1", "--policy", "fcfs")
+    result = run("simulate", "builtin:figure-5-1", "--policy", "fcfs")
     assert result.exit_code == 0
     for text in ("figure-5-1, 4 jobs", "10 nodes", "makespan_s", "12.00", "mean_wait_s"):
         assert text in result.stdout
@@ -84,7 +71,7 @@ def test_profile_counts_no_calls_between_events() -> None:
 def test_compare_gives_every_policy_the_same_jobs(tmp_path: Path) -> None:
     plot = tmp_path / "compared.png"
     arguments = ("compare", "builtin:esp-10", "--policy", "fcfs", "--policy", "pwma-fpsma")
-    result = call(*arguments, "--malleable-share", "1", "--plot", str(plot))
+    result = run(*arguments, "--malleable-share", "1", "--plot", str(plot))
     assert result.exit_code == 0, result.output
     assert plot.read_bytes().startswith(b"\x89PNG")
     heading, *rows = result.stdout.splitlines()
@@ -98,16 +85,16 @@ def test_compare_gives_every_policy_the_same_jobs(tmp_path: Path) -> None:
 
 
 def test_compare_takes_one_policy_as_its_help_says() -> None:
-    result = call("compare", "builtin:esp-10", "--policy", "fcfs")
+    result = run("compare", "builtin:esp-10", "--policy", "fcfs")
     assert result.exit_code == 0, result.output
-    assert "twice or more" not in call("compare", "--help").stdout
+    assert "twice or more" not in run("compare", "--help").stdout
 
 
 def test_compare_tells_one_policy_with_two_parameters_apart(tmp_path: Path) -> None:
     plot = tmp_path / "compared.svg"
     arguments = ("compare", "builtin:figure-5-1", "--policy", "easy", "--policy", "easy:pick=front",
                  "--policy", "fcfs", "--policy", "fcfs")  # fmt: skip
-    text = call(*arguments, "--plot", str(plot))
+    text = run(*arguments, "--plot", str(plot))
     assert text.exit_code == 0, text.output
     assert [row.split("  ")[0] for row in text.stdout.splitlines()[1:]] == [
         "easy", "easy:pick=front", "fcfs", "fcfs (2)",
@@ -132,14 +119,14 @@ def test_simulate_goes_on_from_a_time_of_a_trace(tmp_path: Path) -> None:
     found = read("simulate", path, "--policy", "easy", "--at", "1 s")
     assert {job["id"]: job["start_s"] for job in found["jobs"]} == {"J1": 1, "J2": 4, "J3": 1, "J4": 8}
     assert found["what_if"]["from_s"] == 1
-    late = call("simulate", path, "--policy", "easy", "--at", "99")
+    late = run("simulate", path, "--policy", "easy", "--at", "99")
     assert (late.exit_code, late.stdout) == (1, "")
     assert "nothing is known of 99 s" in late.stderr
 
 
 def test_output_writes_tables_and_plots(tmp_path: Path) -> None:
     folder = tmp_path / "out"
-    result = call("simulate", "builtin:five-jobs", "--policy", "pwma-fpsma", "--output", str(folder))
+    result = run("simulate", "builtin:five-jobs", "--policy", "pwma-fpsma", "--output", str(folder))
     assert result.exit_code == 0, result.output
     names = {path.name for path in folder.iterdir()}
     assert names == {
@@ -182,7 +169,7 @@ def test_output_holds_the_use_of_the_file_system_when_there_was_any(tmp_path: Pa
         "machine: {nodes: 4, link_bytes_s: 1e9, file_system_bytes_s: 2e9}\n"
         "jobs:\n- name: a\n  nodes: 4\n  stages: [{write: 8e9}, {compute: 4}]\n"
     )
-    result = call("simulate", str(source), "--policy", "fcfs", "--output", str(folder))
+    result = run("simulate", str(source), "--policy", "fcfs", "--output", str(folder))
     if result.exit_code:
         pytest.fail(result.output)
     with (folder / "pfs_utilization.csv").open(newline="") as file:
@@ -241,17 +228,11 @@ def test_output_holds_the_use_of_the_file_system_when_there_was_any(tmp_path: Pa
     ],
 )
 def test_what_cannot_be_run_is_one_line(arguments: tuple[str, ...], code: int, text: str) -> None:
-    result = call(*arguments)
-    assert result.exit_code == code
-    assert result.stdout == ""
-    lines = result.stderr.splitlines()
-    assert len(lines) == 1, result.stderr
-    assert lines[0].startswith("Error: ")
-    assert text in lines[0]
+    refused(run(*arguments), code, text)
 
 
 def test_the_builtin_workloads_are_listed_with_their_options() -> None:
-    result = call("simulate", "--list")
+    result = run("simulate", "--list")
     assert result.exit_code == 0
     assert {f"builtin:{name}" for name in BUILTIN} <= set(result.stdout.splitlines())
     assert "  --option time_scale=1.0: all times are multiplied by it" in result.stdout.splitlines()
@@ -262,7 +243,7 @@ def test_a_job_that_never_ends_is_told(tmp_path: Path) -> None:
     source.write_text(
         "machine: {nodes: 2, node_mtbf: 10 s, downtime: 5 s}\njobs: [{name: a, nodes: 2, runtime: 1000}]\n"
     )
-    result = call("simulate", str(source), "--policy", "pwma-fpsma")
+    result = run("simulate", str(source), "--policy", "pwma-fpsma")
     assert result.exit_code == 1
     assert "job 'a' was interrupted 10000 times" in result.stderr
 
@@ -270,8 +251,8 @@ def test_a_job_that_never_ends_is_told(tmp_path: Path) -> None:
 def test_input_and_output_without_a_bandwidth_is_noted(tmp_path: Path) -> None:
     source = tmp_path / "jobs.yaml"
     source.write_text("machine: {nodes: 2}\njobs: [{name: a, nodes: 2, stages: [{write: 5}]}]\n")
-    assert "reads and writes take no time" in call("simulate", str(source), "--policy", "fcfs").stderr
-    assert "reads and writes" not in call("simulate", "builtin:five-jobs", "--policy", "fcfs").stderr
+    assert "reads and writes take no time" in run("simulate", str(source), "--policy", "fcfs").stderr
+    assert "reads and writes" not in run("simulate", "builtin:five-jobs", "--policy", "fcfs").stderr
 
 
 def test_a_full_disk_is_one_line() -> None:
@@ -289,7 +270,7 @@ def test_what_a_run_found_is_shown_although_it_cannot_be_written(
 ) -> None:
     given = ("simulate", "builtin:figure-5-1", "--policy", "fcfs")
     (tmp_path / "file").write_text("mine")
-    result = call(*given, "--output", str(tmp_path / "file" / "a"))
+    result = run(*given, "--output", str(tmp_path / "file" / "a"))
     assert (result.exit_code, result.stdout) == (1, "")
     assert "nothing can be written there: Not a directory" in result.stderr
 
@@ -297,8 +278,8 @@ def test_what_a_run_found_is_shown_although_it_cannot_be_written(
         raise WorkloadError("cannot be written to: No space left on device")
 
     monkeypatch.setattr("dask_hpc.sim.results.outputs.write", full)
-    result = call(*given, "--output", str(tmp_path / "a"))
-    assert (result.exit_code, result.stdout) == (1, call(*given).stdout)
+    result = run(*given, "--output", str(tmp_path / "a"))
+    assert (result.exit_code, result.stdout) == (1, run(*given).stdout)
     assert "No space left" in result.stderr
 
 
@@ -318,7 +299,7 @@ def test_a_figure_that_cannot_be_written_is_told_before_anything_is_run(
     monkeypatch.setattr(
         sys.modules["dask_hpc.cli.simulate"], "_run", lambda *_, **__: pytest.fail("it was run")
     )
-    result = call("compare", "builtin:figure-5-1", "--policy", "fcfs", "--plot", str(tmp_path / name))
+    result = run("compare", "builtin:figure-5-1", "--policy", "fcfs", "--plot", str(tmp_path / name))
     assert result.exit_code == code
     assert said in result.stderr
     assert (tmp_path / "there.png").read_text() == "mine"
@@ -332,11 +313,11 @@ def test_jobs_that_did_not_end_are_told_with_the_policy_whose_means_leave_them_o
         "jobs:\n- {name: whole, nodes: 4, runtime: 5, walltime: 5}\n"
         "- {name: part, nodes: 1, runtime: 5, walltime: 5, submit: 1}\n"
     )
-    result = call("compare", str(source), "--policy", "fcfs", "--policy", "easy")
+    result = run("compare", str(source), "--policy", "fcfs", "--policy", "easy")
     notes = [line.split(" jobs had")[0] for line in result.stderr.splitlines()]
     assert notes == ["Note: fcfs: 2 of 2", "Note: easy: 1 of 2"]
-    assert "1 of 2 jobs had not ended" in call("simulate", str(source), "--policy", "easy").stderr
-    assert call("simulate", "builtin:esp-10", "--policy", "easy").stderr == ""
+    assert "1 of 2 jobs had not ended" in run("simulate", str(source), "--policy", "easy").stderr
+    assert run("simulate", "builtin:esp-10", "--policy", "easy").stderr == ""
 
 
 NODES = """
@@ -357,10 +338,10 @@ def test_a_machine_of_yaml_says_how_nodes_come_and_what_they_draw(tmp_path: Path
     assert found["machine"]["pool"]["wait_s"] == 60
     assert (found["energy_j"], found["energy_busy_j"], found["nodes_came"]) == (40_000, 30_000, 0)
     assert found["pool"] == [[0, 2], [3600, 0]]
-    text = call("simulate", str(tmp_path / "w.yaml"), "--policy", "fcfs").stdout
+    text = run("simulate", str(tmp_path / "w.yaml"), "--policy", "fcfs").stdout
     assert "2 of 8 nodes" in text
     assert "energy_j" in text
-    table = call("compare", str(tmp_path / "w.yaml"), "--policy", "fcfs", "--policy", "easy").stdout
+    table = run("compare", str(tmp_path / "w.yaml"), "--policy", "fcfs", "--policy", "easy").stdout
     assert "ENERGY (J)" in table
 
 
@@ -372,14 +353,14 @@ def test_options_say_of_any_workload_how_its_nodes_are() -> None:
     assert found["machine"]["pool"]["wait_s"] is None
     assert found["machine"]["roles"] == {"reserve": 0}
     assert found["energy_j"] == pytest.approx(10 * sum(job_node_s(job["nodes"]) for job in found["jobs"]))
-    wrong = call("simulate", "builtin:figure-5-1", "--policy", "fcfs", "--pool", "initial_nodes=11")
+    wrong = run("simulate", "builtin:figure-5-1", "--policy", "fcfs", "--pool", "initial_nodes=11")
     assert wrong.exit_code != 0
     assert "--pool: initial_nodes: expected a whole number from 0 to 10, got 11" in wrong.output
 
 
 def test_watts_of_busy_nodes_that_were_forgotten_are_noted() -> None:
     def told(*watts: str) -> str:
-        return call("simulate", "builtin:esp-10", "--policy", "easy", "--power", *watts).stderr
+        return run("simulate", "builtin:esp-10", "--policy", "easy", "--power", *watts).stderr
 
     assert "busy nodes draw 0 W (busy_w), less than idle ones (100 W)" in told("idle_w=100")
     assert told("idle_w=100", "--power", "busy_w=320") == ""

@@ -9,18 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from command_line import run
 from distributed import Client, Event
 from distributed.utils_test import gen_cluster
 
 import dask_hpc
-from dask_hpc.cli import hpc, state
+from dask_hpc.cli import state
 from dask_hpc.errors import WorkloadError
 from dask_hpc.sim.what_if import engine_from, simulate_from
-
-
-def call(*arguments: str) -> Result:
-    return CliRunner().invoke(hpc, list(arguments), prog_name="dask hpc")
 
 
 def wait(stop: Event) -> None:
@@ -63,7 +59,7 @@ def test_the_commands_go_on_from_a_running_cluster(client: Client, s: Any, tmp_p
     address = s["address"]
     file = tmp_path / "scheduler.json"
     file.write_text(json.dumps({"type": "Scheduler", "address": address}))
-    empty = call("simulate", address, "--policy", "easy")
+    empty = run("simulate", address, "--policy", "easy")
     assert (empty.exit_code, empty.stderr.count("\n")) == (1, 1)
     stop = Event("stop-what-if", client=client)
     with runtime.job("long", nodes=2, walltime=1000):
@@ -75,12 +71,12 @@ def test_the_commands_go_on_from_a_running_cluster(client: Client, s: Any, tmp_p
             if [job.state for job in runtime.snapshot().jobs] == ["running", "pending"]:
                 break
             time.sleep(0.01)
-        refused = call("simulate", address, "--policy", "easy")
+        refused = run("simulate", address, "--policy", "easy")
         assert refused.exit_code == 1
         assert "--default-time, in Python default_s" in refused.stderr
         arguments = ("--policy", "easy", "--default-time", "60 s", "--json")
         for source in (address, str(file)):
-            found = json.loads(call("simulate", source, *arguments).stdout)
+            found = json.loads(run("simulate", source, *arguments).stdout)
             long, after = found["jobs"]
             assert (long["name"], after["name"]) == ("long", "next")
             from_s = found["what_if"]["from_s"]
@@ -88,15 +84,15 @@ def test_the_commands_go_on_from_a_running_cluster(client: Client, s: Any, tmp_p
             assert after["start_s"] == long["end_s"]
             assert after["end_s"] == pytest.approx(long["end_s"] + 60)
             assert 0 < found["makespan_s"] - 60 <= 1000
-        text = call("simulate", address, *arguments[:-1])
+        text = run("simulate", address, *arguments[:-1])
         assert "1 jobs running, 1 waiting, 2 nodes" in text.stderr
         heading = next(line for line in text.stdout.splitlines() if line.startswith("JOB"))
         assert heading.split("  ")[-1].strip() == "NODES"
-        wide = json.loads(call("simulate", address, *arguments, "--nodes", "3").stdout)
+        wide = json.loads(run("simulate", address, *arguments, "--nodes", "3").stdout)
         assert wide["mean_wait_s"] == 0
-        compared = call("compare", address, "--policy", "fcfs", *arguments)
+        compared = run("compare", address, "--policy", "fcfs", *arguments)
         assert [run["label"] for run in json.loads(compared.stdout)["runs"]] == ["fcfs", "easy"]
-        wrong = call("simulate", address, *arguments, "--malleable-share", "1")
+        wrong = run("simulate", address, *arguments, "--malleable-share", "1")
         assert (wrong.exit_code, wrong.stdout) == (2, "")
         assert "--malleable-share cannot be used with the state of a cluster" in wrong.stderr
     finally:
@@ -106,7 +102,7 @@ def test_the_commands_go_on_from_a_running_cluster(client: Client, s: Any, tmp_p
 
 def test_nobody_at_the_address_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state, "_TIMEOUT_S", 0.2)
-    result = call("simulate", "tcp://127.0.0.1:1", "--policy", "easy")
+    result = run("simulate", "tcp://127.0.0.1:1", "--policy", "easy")
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.startswith("Error: no scheduler answers at tcp://127.0.0.1:1")
     assert result.stderr.count("\n") == 1

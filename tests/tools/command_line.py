@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 from click.testing import CliRunner, Result
 
 from dask_hpc.cli import hpc
@@ -9,6 +12,14 @@ from dask_hpc.cli import hpc
 
 def run(*arguments: str, **environment: str) -> Result:
     return CliRunner().invoke(hpc, list(arguments), prog_name="dask hpc", env=environment)
+
+
+def read(*arguments: str) -> dict[str, Any]:
+    """What a command that succeeds says as JSON."""
+    result = run(*arguments, "--json")
+    assert result.exit_code == 0, result.output
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
 
 
 def refused(result: Result, code: int, *parts: str) -> None:
