@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
 from typing import Any
 
 from dask_hpc.checkpoint.plan import Plan
-
-Loader = Callable[..., Any]
 
 
 def meta_bytes(obj: Any) -> str:

@@ -117,8 +117,8 @@ class Source:
         self._last: int | None = None
         #: Whether the program exchanges data itself, and whether it was left while a thread was in a call.
         self._held = self._left = False
-        #: Steps whose blocks went through the ring, over the connection, and to another worker again.
-        self.by_ring = self.by_comm = self.sent_again = 0
+        #: Steps whose blocks went through the ring, and over the connection.
+        self.by_ring = self.by_comm = 0
         #: Steps whose blocks are still there, and those of them that are to be sent again now.
         self._kept, self._again, self._copies = Kept(), deque[int](), bool(copies)
         try:
@@ -330,7 +330,6 @@ class Source:
             # where this fails it is over, or the next worker's list has it again
             step = self._again.popleft()
             await self._sent(step, *self._kept.blocks(step), again=True)
-            self.sent_again += 1
 
     async def _sent(
         self, step: int, told: list[dict[str, Any]], arrays: list[np.ndarray], again: bool = False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,8 +17,6 @@ from dask_hpc.session.ranks import Ranks
 from dask_hpc.session.shares import Piece, Share, share_of, together
 from dask_hpc_policies.codec import decode, encode
 from dask_hpc_policies.numeric import whole
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

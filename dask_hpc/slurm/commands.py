@@ -114,9 +114,7 @@ async def scancel(
         _checked("scancel", code, output, "\n".join(left))
 
 
-async def own_job_end_s(
-    environment: Mapping[str, str] | None = None, *, timeout_s: float = TIMEOUT_S
-) -> float | None:
+async def own_job_end_s(environment: Mapping[str, str] | None = None) -> float | None:
     """When the time of the job that this process runs in is up, in seconds since 1970.
 
     From ``SLURM_JOB_END_TIME``, which newer releases set, else from `squeue`. None outside of a job, for
@@ -126,8 +124,6 @@ async def own_job_end_s(
     ----------
     environment
         Of the job; None: that of this process.
-    timeout_s
-        As for `squeue`.
     """
     known = os.environ if environment is None else environment
     try:
@@ -138,7 +134,7 @@ async def own_job_end_s(
     if not (job := known.get("SLURM_JOB_ID", "")):
         return None
     try:
-        ends_s = await job_ends_s([job], timeout_s=timeout_s, environment=environment)
+        ends_s = await job_ends_s([job], environment=environment)
     except SlurmError as error:
         logger.warning("the end of job %s is not known: %s", job, error)
         return None
@@ -186,28 +182,20 @@ def _goes_on(row: QueuedJob) -> bool:
     return row.state not in ("PENDING", "COMPLETING") and not is_over(row.state)
 
 
-def own_switch(environment: Mapping[str, str] | None = None) -> str | None:
+def own_switch() -> str | None:
     """The switches, from the top down to the leaf, by which this node is reached, as Slurm's topology has it.
 
     From ``SLURM_TOPOLOGY_ADDR``, which Slurm sets on each node of a job where a topology is configured, as in
     ``top.s1.n17``. None outside of a job, and where there is none.
-
-    Parameters
-    ----------
-    environment
-        Of the job; None: that of this process.
     """
-    known = os.environ if environment is None else environment
-    names = known.get("SLURM_TOPOLOGY_ADDR", "").split(".")
-    kinds = known.get("SLURM_TOPOLOGY_ADDR_PATTERN", "").split(".")
+    names = os.environ.get("SLURM_TOPOLOGY_ADDR", "").split(".")
+    kinds = os.environ.get("SLURM_TOPOLOGY_ADDR_PATTERN", "").split(".")
     # the name of a node may have dots, those of switches do not
     switches = kinds.index("node") if "node" in kinds else 0
     return ".".join(names[:switches]) if 0 < switches < len(names) else None
 
 
-async def own_kill_wait_s(
-    environment: Mapping[str, str] | None = None, *, timeout_s: float = TIMEOUT_S
-) -> float | None:
+async def own_kill_wait_s(environment: Mapping[str, str] | None = None) -> float | None:
     """Seconds from SIGTERM to SIGKILL of the job that this process runs in (``KillWait`` of slurm.conf).
 
     None outside of a job, and when Slurm does not answer, which is logged. Parameters are those of
@@ -217,7 +205,7 @@ async def own_kill_wait_s(
     if not known.get("SLURM_JOB_ID"):
         return None
     try:
-        printed = await run("scontrol", "show", "config", timeout_s=timeout_s, environment=environment)
+        printed = await run("scontrol", "show", "config", environment=environment)
         return text.parse_kill_wait_s(printed)
     except SlurmError as error:
         logger.info("how long Slurm waits before it kills is not known: %s", error)

@@ -94,16 +94,6 @@ class HostProcess:
         text = path.read_text()
         return int(text) if text.isdigit() else None
 
-    def ensure(self) -> None:
-        """Start the process unless it runs; of several that are started at once one stays.
-
-        May be called again and again: one that has ended is started anew.
-        """
-        if self.pid is not None:
-            return
-        # it takes a moment, which the loop of a worker does not have
-        threading.Thread(target=self.start, daemon=True).start()
-
     def start(self) -> None:
         """Start the process and wait until it is one of its own; it may not hold its lock yet."""
         with (self.folder / f"{self.name}.log").open("ab") as log:

@@ -23,12 +23,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dask_hpc_policies.decision import Reason, ReasonCode
-from dask_hpc_policies.params import Parameter
-from dask_hpc_policies.ranges import HOLD, HOLD_MULTIPLE, MOST_HOLD_S
+from dask_hpc_policies.ranges import HOLD_MULTIPLE, MOST_HOLD_S
 from dask_hpc_policies.wording import counted
-
-#: How long nodes are kept.
-PARAMETERS: tuple[Parameter, ...] = (HOLD,)
 
 #: So many of the latest waits for a node are remembered.
 _WAITS = 20

@@ -97,13 +97,13 @@ def test_several_workers_have_one_process_that_outlives_each_and_ends_with_the_l
 
 def test_one_that_was_killed_is_started_again(cluster):
     mine = HostProcess("tests", TARGET, cluster, linger_s=LINGER_S)
-    mine.ensure()
+    mine.start()
     first = soon(lambda: mine.pid, "it runs")
-    mine.ensure()
+    mine.start()
     assert mine.pid == first
     os.kill(first, signal.SIGKILL)
     soon(lambda: mine.pid is None, "it has ended")
-    mine.ensure()
+    mine.start()
     assert soon(lambda: mine.pid, "it runs again") != first
     mine.stop()
     soon(lambda: not mine.folder.exists(), "it ends with the last worker")
@@ -111,7 +111,7 @@ def test_one_that_was_killed_is_started_again(cluster):
 
 def test_one_whose_workers_have_all_gone_stays_for_those_that_come_back(cluster):
     mine = HostProcess("tests", TARGET, cluster, linger_s=60.0)
-    mine.ensure()
+    mine.start()
     pid = soon(lambda: serving(mine.folder), "it serves")
     mine.stop()
     time.sleep(1.5)  # it looks every half second
@@ -125,7 +125,7 @@ def test_one_whose_workers_have_all_gone_stays_for_those_that_come_back(cluster)
 
 def test_one_whose_folder_was_removed_ends(cluster):
     mine = HostProcess("tests", TARGET, cluster, linger_s=LINGER_S)
-    mine.ensure()
+    mine.start()
     pid = soon(lambda: mine.pid, "it runs")
     shutil.rmtree(mine.folder)
     soon(lambda: _ended(pid), "it ends although its worker is there")
@@ -171,7 +171,7 @@ class Section:
         self._process = HostProcess("tests", TARGET, worker.scheduler.address, linger_s=LINGER_S)
 
     def __call__(self):
-        self._process.ensure()
+        self._process.start()
         return {"pid": self._process.pid}
 
     def stop(self):
@@ -212,7 +212,7 @@ def test_what_a_cluster_has_left_one_of_the_next_takes_and_no_other(cluster, wor
     assert (serving(folder), taken.pid) == ([pid], pid)
     os.kill(pid, signal.SIGKILL)
     soon(lambda: taken.pid is None, "it is lost")
-    taken.ensure()
+    taken.start()
     soon(lambda: serving(folder), "it is there again")
     taken.stop()
     os.close(also)

@@ -11,6 +11,7 @@ import pytest
 from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from sim_worlds import queued_mix, running_mix
 
 from dask_hpc_policies.decision import Decision, Expand, ReasonCode, Shrink, Start
 from dask_hpc_policies.jobs.constraints import (
@@ -24,13 +25,7 @@ from dask_hpc_policies.model import ClusterSnapshot, JobView
 from dask_hpc_policies.registry import create
 from dask_hpc_policies.rules.io.balance import Balance
 from dask_hpc_policies.rules.io.candidates import SAME, _floor, _next
-from dask_hpc_policies.rules.io.intensity import (
-    Mix,
-    job_intensity,
-    preferred_size,
-    queued_mix,
-    running_mix,
-)
+from dask_hpc_policies.rules.io.intensity import Mix, job_intensity, preferred_size
 from dask_hpc_policies.rules.io.policy import IoAwareState
 
 

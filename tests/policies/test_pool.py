@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from dask_hpc_policies.codec import decode, encode
 from dask_hpc_policies.decision import ReasonCode
-from dask_hpc_policies.pool import PARAMETERS, PoolDecision, PoolState, PoolView, decide
+from dask_hpc_policies.pool import PoolDecision, PoolState, PoolView, decide
+from dask_hpc_policies.ranges import HOLD
 
 HOLD_S = 60.0
 
@@ -322,10 +323,9 @@ def test_who_does_not_tell_what_is_pending_is_not_taken_to_get_nodes_at_once() -
 
 
 def test_the_parameter_says_what_it_takes() -> None:
-    (hold,) = PARAMETERS
-    assert hold.validate("2 min") == 120.0
+    assert HOLD.validate("2 min") == 120.0
     with pytest.raises(ValueError, match=r"hold_s.*-1.*from 0 s to 1 d"):
-        hold.validate(-1)
+        HOLD.validate(-1)
 
 
 def test_the_reason_counts_workers_where_nodes_have_several() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from sim_worlds import queued_mix, running_mix
 
 from dask_hpc.sim import Options, simulate
 from dask_hpc.sim.engine.engine import Engine
@@ -14,7 +15,6 @@ from dask_hpc.sim.results.tracking import intensity
 from dask_hpc.sim.workloads import sources
 from dask_hpc.trace.records import Pass
 from dask_hpc_policies.registry import create
-from dask_hpc_policies.rules.io.intensity import queued_mix, running_mix
 
 
 @pytest.mark.parametrize("policy", ["io-aware", "fcfs-malleable"])

@@ -19,6 +19,6 @@ def serve(folder, stop):
 
 def worker(cluster):
     """What stands for a worker process: it joins, has the process started, and stays until it is killed."""
-    HostProcess("tests", TARGET, cluster, linger_s=LINGER_S).ensure()
+    HostProcess("tests", TARGET, cluster, linger_s=LINGER_S).start()
     print("here", flush=True)
     time.sleep(600)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -17,7 +17,8 @@ from dask_hpc.sim.model.job import Job, Program, Stage, amdahl, power_law
 from dask_hpc.sim.model.machine import Failures, NodeFailure
 from dask_hpc.sim.model.workload import ordered
 from dask_hpc_policies.decision import Action, Decision, Expand, Reason, ReasonCode, Shrink, Start
-from dask_hpc_policies.model import ClusterSnapshot
+from dask_hpc_policies.model import ClusterSnapshot, JobView
+from dask_hpc_policies.rules.io.intensity import Mix, job_intensity, preferred_size
 
 BECAUSE = Reason(ReasonCode.USER_REQUEST, "the test says so")
 
@@ -193,3 +194,22 @@ def malleable_workloads(draw: st.DrawFn) -> Workload:
             job if draw(st.integers(0, 3)) else replace(job, kind="rigid", min_nodes=nodes, max_nodes=nodes)
         )
     return workload(*jobs, nodes=16)
+
+
+def running_mix(jobs: Iterable[JobView]) -> Mix:
+    """The mix of all jobs that hold nodes, at their sizes."""
+    mix = Mix()
+    for job in jobs:
+        if job.nodes > 0 and not job.is_default:
+            mix = mix.plus(job_intensity(job, job.nodes), job.nodes)
+    return mix
+
+
+def queued_mix(jobs: Iterable[JobView]) -> Mix:
+    """The mix of waiting jobs, at their preferred sizes."""
+    mix = Mix()
+    for job in jobs:
+        size = preferred_size(job)
+        if size:
+            mix = mix.plus(job_intensity(job, size), size)
+    return mix

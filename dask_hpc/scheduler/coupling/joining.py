@@ -42,7 +42,7 @@ class Joining:
         named: Callable[[str], Flow | None],
         found: Callable[[str], Flow],
     ) -> None:
-        self._scheduler, self._workers, self._again = engine.scheduler, workers, again
+        self._workers, self._again = workers, again
         self._named, self._found = named, found
         self._bell = Bell()
         #: When a producer has last asked for a worker where none was.

@@ -17,8 +17,7 @@ in ``Settings.extra`` on a live cluster.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dask_hpc_policies.combine.arbitrate import arbitrate
@@ -34,16 +33,6 @@ _MAKERS: list[Callable[[Any], Any]] = []
 def register(make: Callable[[Any], Any]) -> None:
     """Have ``make(world)`` make a twin, or None, for every run from now on."""
     _MAKERS.append(make)
-
-
-@contextmanager
-def registered(make: Callable[[Any], Any]) -> Iterator[None]:
-    """`register` for the length of a block."""
-    register(make)
-    try:
-        yield
-    finally:
-        _MAKERS.remove(make)
 
 
 class Twins:

@@ -15,12 +15,12 @@ from dask_hpc_policies.power.problem import PowerJob, Problem
 from dask_hpc_policies.power.program import LIMIT_S
 
 
-def some_inside(problem: Problem, limit_s: float = LIMIT_S) -> bool:
+def some_inside(problem: Problem) -> bool:
     """Whether running jobs at some sizes, with some of the waiting ones, draw what is allowed."""
     most = problem.nodes - problem.rigid.nodes
     sides = [Side(job, job.choices(most), False) for job in problem.jobs]
     sides += [_optional(job, most) for job in problem.waiting if job.choices(most)]
-    found, _ = program_lp.least(Case(problem, tuple(sides)), True, limit_s, "highs")
+    found, _ = program_lp.least(Case(problem, tuple(sides)), True, LIMIT_S, "highs")
     return found.status == "optimal"
 
 

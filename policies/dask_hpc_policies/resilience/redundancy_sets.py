@@ -135,20 +135,6 @@ class RedundancySet:
                 held[holder] += parity_bytes(lengths, self.parity)
         return held
 
-    def beyond(self, lost: Collection[str]) -> Reason | None:
-        """Why the data of lost hosts cannot be had from those of the set that are left; None: it can.
-
-        Hosts that are not in the set do not count.
-        """
-        gone = sorted(set(self.hosts).intersection(lost))
-        if len(gone) <= self.parity:
-            return None
-        text = (
-            f"{len(gone)} of {len(self.hosts)} hosts that protect each other are lost ({', '.join(gone)}), "
-            f"and at most {self.parity} may be; their data is where level L3 has it"
-        )
-        return Reason(ReasonCode.NODES_GONE, text, {"lost": gone, "survives": self.parity})
-
 
 @dataclass(frozen=True, slots=True)
 class Grouping:

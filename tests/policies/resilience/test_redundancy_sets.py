@@ -152,7 +152,7 @@ def test_every_host_gives_each_part_once_and_holds_no_parity_of_it(each: Redunda
 
 
 @pytest.mark.parametrize("each", SETS, ids=lambda each: f"{len(each.hosts)}-{each.parity}")
-def test_every_promised_set_of_losses_leaves_each_stripe_enough_and_one_more_says_so(
+def test_every_promised_set_of_losses_leaves_each_stripe_enough_and_one_more_does_not(
     each: RedundancySet,
 ) -> None:
     def enough(stripe: Stripe, lost: set[str]) -> bool:
@@ -161,12 +161,7 @@ def test_every_promised_set_of_losses_leaves_each_stripe_enough_and_one_more_say
 
     for number in range(len(each.hosts) + 1):
         for lost in map(set, itertools.combinations(each.hosts, number)):
-            why = each.beyond(lost | {"another"})
-            assert all(enough(stripe, lost) for stripe in each.stripes()) == (why is None)
-            assert (why is None) == (number <= each.parity)
-            if why is not None:
-                assert all(host in why.text for host in lost)
-                assert why.data["lost"] == sorted(lost)
+            assert all(enough(stripe, lost) for stripe in each.stripes()) == (number <= each.parity)
 
 
 @given(st.integers(0, 10**6), st.integers(1, 15))

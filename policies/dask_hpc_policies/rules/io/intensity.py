@@ -10,7 +10,6 @@ could run all jobs at once; here it is the nodes of that machine, the sum over a
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from dask_hpc_policies.jobs.constraints import largest_at_most
@@ -83,22 +82,3 @@ class Mix(NamedTuple):
     def joined(self, other: Mix) -> Mix:
         """Both sets together."""
         return Mix(self.io_units + other.io_units, self.nodes + other.nodes)
-
-
-def running_mix(jobs: Iterable[JobView]) -> Mix:
-    """The mix of all jobs that hold nodes, at their sizes."""
-    mix = Mix()
-    for job in jobs:
-        if job.nodes > 0 and not job.is_default:
-            mix = mix.plus(job_intensity(job, job.nodes), job.nodes)
-    return mix
-
-
-def queued_mix(jobs: Iterable[JobView]) -> Mix:
-    """The mix of waiting jobs, at their preferred sizes."""
-    mix = Mix()
-    for job in jobs:
-        size = preferred_size(job)
-        if size:
-            mix = mix.plus(job_intensity(job, size), size)
-    return mix
