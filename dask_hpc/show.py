@@ -131,7 +131,7 @@ def cluster_html(cluster: Any, summary: Callable[[], Known]) -> str | None:
     try:
         if (status := cluster.status.name) in _ENDED:
             raise ConnectionError(f"the cluster is {status}")
-        here = cluster.loop.asyncio_loop is _running()
+        here = cluster.loop.asyncio_loop is running_loop()
         known = summary() if here else _within_limit(cluster.loop.asyncio_loop, ask)
         adaptive = getattr(cluster, "_adaptive", None)
         if adaptive is not None and adaptive.state != "stopped":
@@ -162,7 +162,7 @@ def _closed(channel: Any) -> bool:
 
 def _within_limit(loop: asyncio.AbstractEventLoop, question: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
     """What a loop of another thread answers."""
-    if loop is _running():
+    if loop is running_loop():
         raise _WouldBlock
     if loop.is_closed() or not loop.is_running():
         raise ConnectionError("its event loop has ended")
@@ -174,7 +174,7 @@ def _within_limit(loop: asyncio.AbstractEventLoop, question: Callable[[], Corout
         raise ConnectionError(f"nothing was heard for {LIMIT_S:g} s") from None
 
 
-def _running() -> asyncio.AbstractEventLoop | None:
+def running_loop() -> asyncio.AbstractEventLoop | None:
     """The loop that runs in this thread."""
     try:
         return asyncio.get_running_loop()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Sequence
 from numbers import Real
 from typing import Any, TypeGuard
 
@@ -20,3 +22,17 @@ def whole(value: Any) -> int | None:
     except (OverflowError, ValueError):  # infinite, or not a number
         return None
     return number if number == value else None
+
+
+def between(table: Sequence[tuple[int, float]], size: int) -> float:
+    """The value at `size`: straight lines between the sizes of `table`, the nearest value outside them."""
+    if len(table) == 1:
+        # as most are, and it is asked of each job again and again
+        return table[0][1]
+    i = bisect_left(table, size, key=lambda row: row[0])
+    if i == len(table):
+        return table[-1][1]
+    if i == 0 or table[i][0] == size:
+        return table[i][1]
+    (low, below), (high, above) = table[i - 1], table[i]
+    return below + (above - below) * (size - low) / (high - low)

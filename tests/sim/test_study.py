@@ -11,6 +11,7 @@ import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from study_files import SMALL, write
 
 from dask_hpc.errors import WorkloadError
 from dask_hpc.sim import Machine, Options, load, simulate
@@ -24,31 +25,6 @@ from dask_hpc.sim.study.study import StudyResult, load_study, run_study
 from dask_hpc.sim.study.study import write as write_results
 from dask_hpc_policies.metrics import JobRun
 from dask_hpc_policies.registry import create
-
-SMALL = """
-name: small
-workload: builtin:esp-10
-policies:
-  fcfs: {policy: fcfs, set: {malleable_share: 0}}
-  pwma: pwma-fpsma
-vary: {malleable_share: [0, 0.5, 1], seed: [2, 3, 4]}
-baseline: fcfs
-metrics: [makespan_s, mean_wait_s]
-paired: [makespan_s]
-sign_change: malleable_share
-published:
-  - {of: makespan_s, value: 38 min, at: {policy: pwma, malleable_share: 1}, source: somebody}
-expect:
-  - {at: {policy: fcfs}, that: makespan_s == 2871}
-fast:
-  set: {seed: 0}
-"""
-
-
-def write(folder: Path, text: str) -> Path:
-    path = folder / "study.yaml"
-    path.write_text(text, encoding="utf-8")
-    return path
 
 
 def run(folder: Path, text: str = SMALL, jobs: int = 1, **options: Any) -> StudyResult:

@@ -57,16 +57,16 @@ class Explorer(widgets.VBox):  # type: ignore[misc]
     def __init__(self, workload: str | Path, policies: Sequence[Any]) -> None:
         self.workload = WorkloadForm(WorkloadModel(workload), self._edited)
         self.policies = PoliciesForm(policies, self._edited)
-        self.look = _button(
+        self.look = widgets.button(
             "Read workload", "Say what the workload holds and on what machine; simulates nothing"
         )
-        self.run = _button("Run", "Simulate the workload under each policy and compare", "primary")
+        self.run = widgets.button("Run", "Simulate the workload under each policy and compare", "primary")
         #: Why nothing can be run; empty when it can.
         self.why = widgets.HTML(layout=_FULL)
         self.progress = widgets.FloatProgress(
             max=1.0, description="Progress", style={"description_width": "initial"}
         )
-        self.stop = _button("Stop", "End the simulation; results of policies that have run are kept")
+        self.stop = widgets.button("Stop", "End the simulation; results of policies that have run are kept")
         self._under_way = widgets.HBox([self.progress, self.stop], layout={**_WRAP, "display": "none"})
         #: What came of the last click.
         self.says = widgets.HTML(layout=_FULL)
@@ -85,10 +85,12 @@ class Explorer(widgets.VBox):  # type: ignore[misc]
             indent=False,
             layout={"width": "auto"},
         )
-        self.save = _button("Save results", "Write all metrics and jobs of the runs to this file, as JSON")
+        self.save = widgets.button(
+            "Save results", "Write all metrics and jobs of the runs to this file, as JSON"
+        )
         #: What came of saving.
         self.saved = widgets.HTML(layout=_FULL)
-        end = _button("Close explorer", "Take the explorer off the page")
+        end = widgets.button("Close explorer", "Take the explorer off the page")
         self._plan: Plan | None = None
         self._outcome: Explored | None = None
         #: What there is of the run under way and is not shown yet; filled beside the loop.
@@ -309,12 +311,6 @@ class Explorer(widgets.VBox):  # type: ignore[misc]
         kept = f"kept: {', '.join(self._kept)}" if self._kept else "no policy had run to its end"
         _set(self.says, _status(f"Stopped; {kept}."))
         self._enable()
-
-
-def _button(label: str, tooltip: str, style: str = "") -> Any:
-    return widgets.Button(
-        description=label, tooltip=tooltip, button_style=style, layout={"width": "auto", "min_width": "8rem"}
-    )
 
 
 def _reason(error: Exception) -> str:

@@ -17,6 +17,9 @@ from dask_hpc.sim.model.job import Amount, Repeat, Stage, amount
 MOST_SIZES = 100_000
 #: Largest amount of anything.
 LARGEST = 1e24
+#: Most steps of one job, and deepest nesting.
+MOST_STEPS = 10_000_000
+DEEPEST = 20
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from dask_hpc.sim.formats.amounts import (
+    DEEPEST,
+    MOST_STEPS,
     BySize,
     Sizes,
     by_size,
@@ -42,13 +44,10 @@ from dask_hpc.sim.model.job import (
     amount,
 )
 
-#: Most iterations of one phase or task, and most steps of one job.
+#: Most iterations of one phase or task.
 MOST_ITERATIONS = 1_000_000
-MOST_STEPS = 10_000_000
 #: Most stages that a phase may become when its requests depend on the iteration.
 MOST_STAGES = 100_000
-#: Deepest nesting of sequences.
-DEEPEST = 20
 
 _MODEL_KEYS = ("on_init", "on_reconfiguration", "on_expansion", "phases")
 _PHASE_KEYS = (

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dask_hpc.sim.formats.amounts import Sizes, most_steps, read_amount
+from dask_hpc.sim.formats.amounts import DEEPEST, MOST_STEPS, Sizes, most_steps, read_amount
 from dask_hpc.sim.formats.fields import Field
 from dask_hpc.sim.model.checkpoints import PATHS
 from dask_hpc.sim.model.job import (
@@ -36,10 +36,6 @@ from dask_hpc.sim.model.job import (
     amount,
 )
 from dask_hpc_policies.params import ParameterError, parse_duration
-
-#: Most steps of one job, and deepest nesting.
-MOST_STEPS = 10_000_000
-DEEPEST = 20
 
 
 def read_stages(place: Field, sizes: Sizes, speed: SpeedUp, inside: bool = False) -> tuple[Stage, ...]:

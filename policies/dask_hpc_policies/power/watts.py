@@ -8,9 +8,8 @@ of that alone; another one has that of jobs of its name. Watts are of one node.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-
 from dask_hpc_policies.model import JobRequest
+from dask_hpc_policies.numeric import between
 
 #: A mean contradicts what the user says where it is outside of it by more than this share.
 _SLACK = 0.1
@@ -30,7 +29,7 @@ def node_w(job: JobRequest, nodes: int, busy_w: float) -> tuple[float, float]:
     """
     least_w, most_w = job.min_power_w, job.max_power_w
     if job.power_by_nodes:
-        watts = _between(job.power_by_nodes, nodes)
+        watts = between(job.power_by_nodes, nodes)
         if least_w is None or most_w is None or not least_w < most_w:
             return watts, watts
         slack_w = _SLACK * watts
@@ -59,19 +58,6 @@ def declares_watts(job: JobRequest) -> bool:
 def mean_w(job: JobRequest, nodes: int, busy_w: float) -> float:
     """What one of `nodes` nodes of `job` is taken to draw: as measured, else between least and most."""
     if job.power_by_nodes:
-        return _between(job.power_by_nodes, nodes)
+        return between(job.power_by_nodes, nodes)
     low, high = node_w(job, nodes, busy_w)
     return (low + high) / 2
-
-
-def _between(table: tuple[tuple[int, float], ...], nodes: int) -> float:
-    if len(table) == 1:
-        # as most are, and it is asked of each job again and again
-        return table[0][1]
-    i = bisect_left(table, nodes, key=lambda row: row[0])
-    if i == len(table):
-        return table[-1][1]
-    if i == 0 or table[i][0] == nodes:
-        return table[i][1]
-    (low, below), (high, above) = table[i - 1], table[i]
-    return below + (above - below) * (nodes - low) / (high - low)

@@ -21,6 +21,8 @@ import ipywidgets
 from ipywidgets.widgets.trait_types import InstanceDict
 from ipywidgets.widgets.widget import widget_serialization
 
+from dask_hpc.show import running_loop
+
 #: Layouts and styles of the widgets that are being made together, by kind and what they say.
 _together: ContextVar[dict[Any, Any] | None] = ContextVar("_together", default=None)
 
@@ -48,27 +50,19 @@ def _alike(kind: Any, says: Any) -> Any:
     return made.get(key) or made.setdefault(key, kind(**says))
 
 
-def _running() -> asyncio.AbstractEventLoop | None:
-    """The loop that runs in this thread."""
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
-
-
 class AtHome:
     """A widget that hears what a page sends in the loop that it was made in, if there was one."""
 
     _home: asyncio.AbstractEventLoop | None = None
 
     def __init__(self, *children: Any, **given: Any) -> None:
-        self._home = _running()
+        self._home = running_loop()
         super().__init__(*children, **given)
 
     def _handle_msg(self, message: Any) -> None:
         """See `ipywidgets.Widget`."""
         take = super()._handle_msg  # type: ignore[misc]
-        if self._home is None or self._home.is_closed() or self._home is _running():
+        if self._home is None or self._home.is_closed() or self._home is running_loop():
             take(message)
         else:
             self._home.call_soon_threadsafe(take, message)
@@ -110,3 +104,9 @@ HTML = _lean(ipywidgets.HTML)
 Text = _lean(ipywidgets.Text)
 Textarea = _lean(ipywidgets.Textarea)
 VBox = _lean(ipywidgets.VBox)
+
+
+def button(label: str, tooltip: str, style: str = "") -> Any:
+    """A button as wide as its words, and not much narrower than others."""
+    layout = {"width": "auto", "min_width": "8rem"}
+    return Button(description=label, tooltip=tooltip, button_style=style, layout=layout)

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from dask_hpc.errors import InstallError
+from dask_hpc.show import running_loop
 from dask_hpc_widgets.base import background
 
 #: Seconds until a scheduler that does not answer is said not to.
@@ -49,7 +50,7 @@ class Link:
         self._loop: asyncio.AbstractEventLoop = client.loop.asyncio_loop
         self._client = weakref.ref(client)
         self._blocks = not client.asynchronous
-        self._page = _running()
+        self._page = running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         #: One question at a time: what was asked before a change is answered before the change.
         self._turn = asyncio.Lock()
@@ -76,7 +77,7 @@ class Link:
         limit_s = None if patient else PATIENCE_S
         if self.closed:
             return
-        here = _running()
+        here = running_loop()
         if here is None and self._blocks:
             client = self._client()
             answered(_gone() if client is None else self._blocking(client, question, limit_s))
@@ -156,7 +157,7 @@ class Link:
             self._timer.cancel()
         if self._loop.is_closed() or not self._loop.is_running():
             return
-        if _running() is self._loop:
+        if running_loop() is self._loop:
             for task in self._tasks:
                 task.cancel()
             return
@@ -206,7 +207,7 @@ class Link:
             if not self.closed:
                 self._keep(self._loop.create_task(coroutine()))
 
-        if _running() is self._loop:
+        if running_loop() is self._loop:
             begin()
             return True
         try:
@@ -241,11 +242,3 @@ class Link:
 
 def _gone() -> RuntimeError:
     return RuntimeError("the client of this panel is closed")
-
-
-def _running() -> asyncio.AbstractEventLoop | None:
-    """The loop that runs in this thread."""
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None

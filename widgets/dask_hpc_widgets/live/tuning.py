@@ -53,25 +53,25 @@ class Tuning:
     ) -> None:
         self._runtime, self._link, self.model, self._shown = runtime, link, model, shown
         self.form = PolicyForm(model, self._edited)
-        self.simulate = _button(
+        self.simulate = widgets.button(
             "Simulate",
             "Predict what these settings would do from the present state; nothing is changed",
         )
-        self.apply = _button(
+        self.apply = widgets.button(
             "Apply to cluster", "Have the cluster decide so; asks before a job loses nodes", "primary"
         )
-        self.revert = _button("Revert", "Take the last Apply back; asks before a job loses nodes")
+        self.revert = widgets.button("Revert", "Take the last Apply back; asks before a job loses nodes")
         #: For all that the panel predicts.
         self.assumed = Assumed()
         #: What came of the last click.
         self.says = widgets.HTML(layout=_FULL)
-        self.go = _button("Go ahead", "Apply, although jobs lose nodes", "warning")
-        self.cancel = _button("Cancel", "Change nothing")
+        self.go = widgets.button("Go ahead", "Apply, although jobs lose nodes", "warning")
+        self.cancel = widgets.button("Cancel", "Change nothing")
         self._question = widgets.HBox([self.go, self.cancel], layout={**_WRAP, "display": "none"})
         self.progress = widgets.FloatProgress(
             max=1.0, description="Simulating", style={"description_width": "initial"}
         )
-        self.stop = _button("Stop", "End the simulation")
+        self.stop = widgets.button("Stop", "End the simulation")
         self._running = widgets.HBox([self.progress, self.stop], layout={**_WRAP, "display": "none"})
         #: What came of a simulation, to be shown where it is wide.
         self.predicted = widgets.HTML(layout=_FULL)
@@ -350,12 +350,6 @@ class Tuning:
                 self._outdate(_EDITED)
             if then:
                 self._apply()
-
-
-def _button(label: str, tooltip: str, style: str = "") -> Any:
-    return widgets.Button(
-        description=label, tooltip=tooltip, button_style=style, layout={"width": "auto", "min_width": "8rem"}
-    )
 
 
 def _difference(found: tuple[Edit, ...], done: bool = False) -> Markup:

@@ -9,11 +9,11 @@ could run all jobs at once; here it is the nodes of that machine, the sum over a
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from typing import NamedTuple
 
 from dask_hpc_policies.jobs.constraints import largest_at_most
 from dask_hpc_policies.model import JobView
+from dask_hpc_policies.numeric import between
 from dask_hpc_policies.rules.admission import needed_nodes
 
 
@@ -23,20 +23,7 @@ def job_intensity(job: JobView, nodes: int) -> float:
     From `io_by_nodes` (straight lines between the sizes given, the nearest outside them), else
     `io_intensity` at every size, else 0.
     """
-    table = job.io_by_nodes
-    if not table:
-        return job.io_intensity or 0.0
-    i = bisect_left(table, nodes, key=_nodes)
-    if i == len(table):
-        return table[-1][1]
-    if i == 0 or table[i][0] == nodes:
-        return table[i][1]
-    (low, below), (high, above) = table[i - 1], table[i]
-    return below + (above - below) * (nodes - low) / (high - low)
-
-
-def _nodes(row: tuple[int, float]) -> int:
-    return row[0]
+    return between(job.io_by_nodes, nodes) if job.io_by_nodes else job.io_intensity or 0.0
 
 
 def preferred_size(job: JobView) -> int:
