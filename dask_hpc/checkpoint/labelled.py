@@ -59,17 +59,12 @@ def describe_labelled(obj: Any, name: str) -> tuple[Plan, list[Any]] | None:
     contents: dict[str, bytes] = {}
     variables: list[dict[str, Any]] = []
     dtypes: dict[str, Any] = {}
-    in_memory = 0
     multiple = _multi_indexes(dataset)
-    of_multiple: dict[str, str] = {}
     # before anything is read that is in a file; of text only its own length says
     here = [each for path, each in dataset.variables.items() if each.chunks is None and path not in multiple]
     _check_size(obj, sum(each.nbytes for each in here if each.dtype.kind not in "OT"))
     for path, variable in dataset.variables.items():
         if path in multiple:
-            # its levels say all but these
-            if variable.attrs:
-                of_multiple[path] = json.dumps(_attributes(path, variable.attrs))
             continue
         path = checked_variable(path, TAKEN)
         attributes = _attributes(path, variable.attrs)
@@ -95,21 +90,25 @@ def describe_labelled(obj: Any, name: str) -> tuple[Plan, list[Any]] | None:
                 contents[metadata.chunk_path(path, len(array.shape))] = content
             told["memory"] = {"dtype": array.dtype, "shape": list(array.shape), "encoding": array.encoding}
             told["calendar"] = calendar
-            in_memory += len(content)
         variables.append(told)
     if not arrays:
         raise CheckpointValueError(
             f"no variable of this {type(obj).__name__} has chunks: it is not on the cluster; give it some "
             "with chunk() and persist it"
         )
-    _check_size(obj, in_memory)
+    _check_size(obj, sum(map(len, contents.values())))
     levels = {*multiple, *(level for each in multiple.values() for level in each)}
     extra |= {
         "variables": variables,
         "coordinates": [str(name) for name in dataset.coords if name not in multiple],
         "indexes": [str(name) for name in dataset.coords if name in dataset.xindexes and name not in levels],
         "multi_indexes": multiple,
-        "multi_attrs": of_multiple,
+        # their levels say all else
+        "multi_attrs": {
+            path: json.dumps(_attributes(path, own))
+            for path in multiple
+            if (own := dataset.variables[path].attrs)
+        },
         "dtypes": dtypes,
         "attrs": json.dumps(attributes := _attributes("the dataset", dataset.attrs)),
     }
@@ -147,8 +146,7 @@ def _attributes(where: str, attributes: Mapping[Any, Any]) -> dict[str, Any]:
         except TypeError as error:
             raise CheckpointValueError(
                 f"the attribute {key!r} of {where} is {error}, which JSON cannot hold; allowed: numbers, "
-                "text, "
-                "lists and dicts of them. Convert or delete it"
+                "text, lists and dicts of them. Convert or delete it"
             ) from None
     return found
 
