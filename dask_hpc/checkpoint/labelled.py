@@ -105,9 +105,9 @@ def describe_labelled(obj: Any, name: str) -> tuple[Plan, list[Any]] | None:
         "multi_indexes": multiple,
         # their levels say all else
         "multi_attrs": {
-            path: json.dumps(_attributes(path, own))
+            path: json.dumps(_attributes(path, more))
             for path in multiple
-            if (own := dataset.variables[path].attrs)
+            if (more := dataset.variables[path].attrs)
         },
         "dtypes": dtypes,
         "attrs": json.dumps(attributes := _attributes("the dataset", dataset.attrs)),
