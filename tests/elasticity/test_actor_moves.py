@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from distributed import Worker
 from elastic_clusters import Shrinkable, shrinkable
-from elastic_work import Gate, Ledger, result_of, until, within
+from elastic_work import Ledger, result_of
+from waits import Gate, until, within
 
 from dask_hpc.scheduler.internals import actor_homes
 from dask_hpc.scheduler.rpc.service import of
@@ -31,7 +32,7 @@ class Account(Ledger):
         self.total = state["total"]
 
     def add_slowly(self, amount: int, gate: Gate) -> int:
-        gate.pass_through(None)
+        gate.wait(None)
         return self.add(amount)
 
 

@@ -8,29 +8,17 @@ from typing import Any
 import dask
 import pytest
 from distributed import Client
-from elastic_clusters import shrinkable
-from elastic_work import Gate, until, within
+from elastic_clusters import local, shrinkable
+from waits import Gate, until, within
 
 import dask_hpc
 from dask_hpc.deploy.scaling import DEFAULT_POOL
 from dask_hpc_policies.jobs.jobspec import InvalidJob
 
 
-def adaptive() -> dask_hpc.LocalCluster:
-    """A cluster without workers yet."""
-    return dask_hpc.LocalCluster(
-        n_workers=0,
-        threads_per_worker=1,
-        processes=False,
-        dashboard_address=":0",
-        asynchronous=True,
-        silence_logs=50,
-    )
-
-
 def test_it_grows_for_a_job_and_shrinks_when_the_job_has_ended() -> None:
     async def run() -> None:
-        async with adaptive() as cluster, Client(cluster, asynchronous=True) as client:
+        async with local(n_workers=0) as cluster, Client(cluster, asynchronous=True) as client:
             cluster.adapt(minimum=1, maximum=4, interval="20 ms", wait_count=2)
             await client.wait_for_workers(1)
             runtime = await dask_hpc.install(client, policy="fcfs")
@@ -52,13 +40,13 @@ def test_it_grows_for_a_job_and_shrinks_when_the_job_has_ended() -> None:
 def test_a_job_that_rests_gives_nodes_back_and_gets_them_again_with_its_next_tasks() -> None:
     async def wide(client: Client, cluster: dask_hpc.LocalCluster, what: str) -> list[Any]:
         gate = Gate()
-        futures = [client.submit(gate.pass_through, number, pure=False) for number in range(60)]
+        futures = [client.submit(gate.wait, number, pure=False) for number in range(60)]
         await until(lambda: len(cluster.scheduler.workers) == 3, what)
         gate.open()
         return futures
 
     async def run() -> None:
-        async with adaptive() as cluster, Client(cluster, asynchronous=True) as client:
+        async with local(n_workers=0) as cluster, Client(cluster, asynchronous=True) as client:
             cluster.adapt(minimum=0, maximum=3, interval="20 ms", wait_count=1)
             runtime = await dask_hpc.install(client, policy="fair")
             async with runtime.job("now and then") as job:
@@ -81,7 +69,7 @@ def test_a_job_that_rests_gives_nodes_back_and_gets_them_again_with_its_next_tas
 
 def test_a_job_wider_than_the_cluster_may_become_is_refused() -> None:
     async def run() -> None:
-        async with adaptive() as cluster, Client(cluster, asynchronous=True) as client:
+        async with local(n_workers=0) as cluster, Client(cluster, asynchronous=True) as client:
             cluster.adapt(minimum=1, maximum=2, interval="20 ms")
             await client.wait_for_workers(1)
             runtime = await dask_hpc.install(client, policy="fcfs")

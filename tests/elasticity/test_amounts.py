@@ -14,7 +14,8 @@ import pytest
 from distributed import Status, Worker
 from distributed.deploy.spec import ProcessInterface
 from elastic_clusters import Shrinkable, shrinkable
-from elastic_work import result_of, until
+from elastic_work import result_of
+from waits import until
 
 import dask_hpc
 from dask_hpc.deploy.adaptive import PolicyAdaptive

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from departed import another, depart, double, everything_put_right, files, lost, spilling
 from distributed import CancelledError, Worker, fire_and_forget
-from elastic_work import append, result_of, until, within, work
+from elastic_work import append, result_of, work
+from waits import until, within
 
 import dask_hpc
 from dask_hpc.worker import saved

@@ -11,7 +11,8 @@ import dask
 import pytest
 from departed import another, depart, everything_put_right, files, spilling
 from distributed import Status
-from elastic_work import Gate, result_of, until, within
+from elastic_work import result_of
+from waits import Gate, until, within
 
 import dask_hpc
 from dask_hpc.checkpoint.store import Store
@@ -114,7 +115,7 @@ class Slow:
         return 10_000  # small ones come first
 
     def __reduce__(self) -> Any:
-        self._gate.pass_through(None)
+        self._gate.wait(None)
         return str, ("slow",)
 
 

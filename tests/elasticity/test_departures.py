@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 from departed import depart, spilling
 from elastic_clusters import Shrinkable, shrinkable
-from elastic_work import Gate, result_of, shuffled, through, until, within
+from elastic_work import result_of, shuffled, through
+from waits import Gate, until, within
 
 import dask_hpc
 from dask_hpc.scheduler.internals import data, reads

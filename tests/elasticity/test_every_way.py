@@ -9,17 +9,16 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from distributed import Client, Worker
+from distributed import Client
 from distributed.deploy.spec import SpecCluster
 from distributed.utils_test import captured_logger
 from elastic_clusters import Shrinkable, shrinkable
-from elastic_work import Gate, result_of, until, within
+from elastic_work import Late, result_of
+from waits import PATIENCE_S, Gate, until, within
 
 from dask_hpc.deploy import scaling
 from dask_hpc.deploy.arguments import workers_of
 from dask_hpc.deploy.scaling import SafeScaling
-
-PATIENCE_S = 40.0
 
 
 async def scaled_up(made: Shrinkable) -> None:
@@ -162,17 +161,6 @@ def test_of_several_clusters_each_that_was_resized_is_waited_for() -> None:
             await first.client.gather(busy)
 
     asyncio.run(run())
-
-
-class Late(Worker):
-    """A worker whose start takes until the test lets it, if its name says so."""
-
-    go: asyncio.Event
-
-    async def start_unsafe(self) -> Worker:
-        if self.name == "late":
-            await self.go.wait()
-        return await super().start_unsafe()
 
 
 def test_a_worker_that_is_taken_out_while_others_start_with_it_loses_nothing() -> None:

@@ -9,7 +9,8 @@ from typing import Any
 import dask
 import pytest
 from elastic_clusters import Shrinkable, shrinkable
-from elastic_work import Gate, Ledger, MovingLedger, result_of, until, within
+from elastic_work import Ledger, MovingLedger, result_of
+from waits import Gate, until, within
 
 import dask_hpc
 from dask_hpc.scheduler.leaving import actors

@@ -10,12 +10,11 @@ import dask
 import pytest
 from distributed import Worker
 from elastic_clusters import Shrinkable, shrinkable
-from elastic_work import Gate, result_of, until
+from elastic_work import result_of
+from waits import PATIENCE_S, Gate, until
 
 import dask_hpc
 from dask_hpc.scheduler.rpc.service import of
-
-PATIENCE_S = 40.0
 
 
 @asynccontextmanager

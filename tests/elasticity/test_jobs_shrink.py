@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from elastic_clusters import Shrinkable, shrinkable
-from elastic_work import Gate, make, result_of, through, until
+from elastic_work import make, result_of, through
+from waits import Gate, until
 
 import dask_hpc
 from dask_hpc.scheduler.rpc.service import of

@@ -17,7 +17,7 @@ import pytest
 from bursts import Burst, Run, Verdict, load, reversals
 from distributed import Client
 from elastic_clusters import shrinkable
-from elastic_work import PATIENCE_S, Gate, until, within
+from waits import PATIENCE_S, Gate, until, within
 
 import dask_hpc
 
@@ -40,7 +40,7 @@ async def keeps_what_came(cluster: Any, client: Client) -> None:
     cluster.adapt(minimum=0, maximum=3, interval="20 ms", wait_count=1)
     runtime = await dask_hpc.install(client)
     gate = Gate()
-    futures = [client.submit(gate.pass_through, number, pure=False) for number in range(60)]
+    futures = [client.submit(gate.wait, number, pure=False) for number in range(60)]
     await until(lambda: len(cluster.scheduler.workers) == 3, "it has grown")
     came = names(cluster)
     gate.open()
@@ -133,7 +133,7 @@ def test_one_worker_that_cannot_go_does_not_keep_others_from_coming() -> None:
             made.cluster._releases.recall = lambda *args: []
             await adaptive.scale_down({0})
             assert adaptive.leaving == {0}
-            more = [made.client.submit(gate.pass_through, number, pure=False) for number in range(60)]
+            more = [made.client.submit(gate.wait, number, pure=False) for number in range(60)]
             # four besides the one that leaves
             await until(lambda: len(made.scheduler.workers) == 5, "others have come")
             assert adaptive.leaving == {0}
@@ -231,19 +231,19 @@ def test_what_only_other_workers_may_run_asks_for_none_of_these() -> None:
 
             gate = Gate()
             needs = {"resources": {"staging": 1}, "pure": False}
-            there = [made.client.submit(gate.pass_through, n, **needs) for n in range(9)]
-            pinned = made.client.submit(gate.pass_through, 9, workers=[made.address("s")], pure=False)
+            there = [made.client.submit(gate.wait, n, **needs) for n in range(9)]
+            pinned = made.client.submit(gate.wait, 9, workers=[made.address("s")], pure=False)
             await until(lambda: len(made.scheduler.tasks) == 10, "they are known")
             assert await asked(**other) == 0
             assert await asked() >= 2
-            anywhere = [made.client.submit(gate.pass_through, n, pure=False) for n in range(40)]
+            anywhere = [made.client.submit(gate.wait, n, pure=False) for n in range(40)]
             await until(lambda: len(made.scheduler.tasks) == 50, "they are known")
             assert await asked(**other) >= 2
             gate.open()
             await within(made.client.gather([*there, pinned, *anywhere]))
             # with nothing of its own to do, the other takes a part
             again = Gate()
-            both = [made.client.submit(again.pass_through, n, pure=False) for n in range(2)]
+            both = [made.client.submit(again.wait, n, pure=False) for n in range(2)]
             await until(lambda: all(ws.processing for ws in made.scheduler.workers.values()), "one each")
             assert await asked(**other) == 1
             again.open()

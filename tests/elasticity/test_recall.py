@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from elastic_clusters import Shrinkable, shrinkable
-from elastic_work import Gate, until, within
+from waits import Gate, until, within
 
 import dask_hpc
 from dask_hpc.scheduler.rpc.service import of
@@ -53,7 +53,7 @@ def test_those_that_stay_take_tasks_again_and_can_leave_later() -> None:
             held, gate = await shrinking_to_one(made)
             made.cluster.scale(4)
             await until(lambda: draining(made) == 0, "all stay")
-            again = made.client.map(gate.pass_through, range(40), pure=False)
+            again = made.client.map(gate.wait, range(40), pure=False)
             await until(lambda: all(ws.processing for ws in made.scheduler.workers.values()), "all work")
             began_s = time.monotonic()
             made.cluster.scale(1)
@@ -89,7 +89,7 @@ def test_who_gets_the_name_of_a_worker_that_left_before_others_stays() -> None:
     async def run() -> None:
         async with shrinkable(3) as made:
             gate = Gate()
-            held = [made.client.submit(gate.pass_through, n, workers=[made.address(n)]) for n in (0, 2)]
+            held = [made.client.submit(gate.wait, n, workers=[made.address(n)]) for n in (0, 2)]
             busy = [made.scheduler.workers[made.address(n)] for n in (0, 2)]
             await until(lambda: all(ws.processing for ws in busy), "two of three work")
             made.cluster.scale(1)
@@ -149,7 +149,7 @@ def test_the_nodes_of_a_job_stay_with_it() -> None:
             runtime = await dask_hpc.install(made.client, policy="fcfs")
             gate = Gate()
             async with runtime.job("grown", nodes=4, min_nodes=1, max_nodes=4) as job:
-                held = [made.client.submit(gate.pass_through, n, pure=False) for n in range(4)]
+                held = [made.client.submit(gate.wait, n, pure=False) for n in range(4)]
                 await until(lambda: all(ws.processing for ws in made.scheduler.workers.values()), "all work")
                 made.cluster.scale(2)
                 await until(lambda: draining(made) == 2, "two are being drained")
@@ -210,7 +210,7 @@ def test_an_adaptive_cluster_keeps_those_on_their_way_out_before_it_asks_for_oth
             assert adaptive.leaving == set()
             assert draining(made) == 0
             assert set(made.cluster.worker_spec) == {0, 1}
-            more = [made.client.submit(gate.pass_through, number, pure=False) for number in range(60)]
+            more = [made.client.submit(gate.wait, number, pure=False) for number in range(60)]
             await until(lambda: len(made.scheduler.tasks) == len(held) + len(more), "they are known")
             await adaptive.adapt()
             await until(lambda: len(made.scheduler.workers) == 4, "two have come")

@@ -8,9 +8,10 @@ import time
 from typing import Any
 
 import pytest
-from distributed import Worker, wait
+from distributed import wait
 from elastic_clusters import Shrinkable, shrinkable
-from elastic_work import PATIENCE_S, Gate, Ledger, Tally, make, result_of, through, until, within, work
+from elastic_work import Late, Ledger, Tally, make, result_of, through, work
+from waits import PATIENCE_S, Gate, until, within
 
 import dask_hpc
 from dask_hpc.deploy import scaling
@@ -344,21 +345,10 @@ def _poll(condition) -> None:
         time.sleep(0.02)
 
 
-class _Late(Worker):
-    """A worker whose start takes until the test lets it, if its name says so."""
-
-    go: asyncio.Event
-
-    async def start_unsafe(self) -> Worker:
-        if self.name == "late":
-            await self.go.wait()
-        return await super().start_unsafe()
-
-
 def test_a_worker_that_has_just_come_finishes_what_it_executes_before_it_goes() -> None:
     async def run() -> None:
         async with shrinkable(2, again_s=0.2) as made:
-            _Late.go = asyncio.Event()
+            Late.go = asyncio.Event()
             gate = Gate()
             actors = [
                 await made.client.submit(Ledger, actor=True, key=f"ledger-{n}", workers=[made.address(n)])
@@ -368,7 +358,7 @@ def test_a_worker_that_has_just_come_finishes_what_it_executes_before_it_goes() 
             await until(lambda: len(made.cluster.refused) == 2, "neither goes")
             # two are started together: the one is there, the other keeps the cluster waiting
             for name in ("early", "late"):
-                made.cluster.worker_spec[name] = {"cls": _Late, "options": {"nthreads": 1}}
+                made.cluster.worker_spec[name] = {"cls": Late, "options": {"nthreads": 1}}
             made.cluster.scale(4)
             await until(lambda: "early" in made.names(), "one of two has come")
             executing = made.client.submit(
@@ -376,7 +366,7 @@ def test_a_worker_that_has_just_come_finishes_what_it_executes_before_it_goes() 
             )
             await until(lambda: made.tally.side_effects()["through-7"], "it executes there")
             made.cluster.scale(1)
-            asyncio.get_running_loop().call_later(0.5, _Late.go.set)
+            asyncio.get_running_loop().call_later(0.5, Late.go.set)
             await until(lambda: _draining(made) or "early" not in made.names(), "early has to go")
             gate.open()
             assert await executing == 7

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from elastic_clusters import shrinkable
-from elastic_work import until, within
+from waits import until, within
 
 import dask_hpc
 from dask_hpc.scheduler.internals import data

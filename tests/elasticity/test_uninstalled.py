@@ -7,9 +7,9 @@ from typing import Any
 
 from distributed import Client
 from distributed.utils_test import captured_logger
-from elastic_clusters import shrinkable
-from elastic_work import Gate, until, within
+from elastic_clusters import local, shrinkable
 from helpers import traces_of_ours
+from waits import Gate, until, within
 
 import dask_hpc
 from dask_hpc.errors import DaskHPCError
@@ -69,14 +69,7 @@ def test_a_release_that_meets_the_uninstalling_ends() -> None:
 def test_a_cluster_that_follows_the_load_goes_on_as_stock() -> None:
     async def run() -> None:
         async with (
-            dask_hpc.LocalCluster(
-                n_workers=0,
-                threads_per_worker=1,
-                processes=False,
-                dashboard_address=":0",
-                asynchronous=True,
-                silence_logs=50,
-            ) as cluster,
+            local(n_workers=0) as cluster,
             Client(cluster, asynchronous=True) as client,
         ):
             adaptive: Any = cluster.adapt(minimum=0, maximum=2, interval="20 ms", wait_count=2)

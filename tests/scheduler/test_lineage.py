@@ -7,7 +7,7 @@ from typing import Any
 from dask._task_spec import Task
 from departed import double
 from distributed.utils_test import gen_cluster
-from elastic_work import until
+from waits import until
 
 from dask_hpc.scheduler.internals.lineage import fall_back, put_back, stand_in
 

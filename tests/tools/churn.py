@@ -23,9 +23,9 @@ import dask
 import distributed
 import numpy as np
 from distributed import Client
-from elastic_work import Tally, result_of, shuffled, until, within, work
-
-import dask_hpc
+from elastic_clusters import local
+from elastic_work import Tally, result_of, shuffled, work
+from waits import until, within
 
 WORKERS = 6
 #: A shuffle begins every so many rounds.
@@ -86,14 +86,7 @@ async def _churn(report: Churn, processes: bool, most_s: float, tally: Tally) ->
     began_s = time.monotonic()
     with dask.config.set({"distributed.scheduler.worker-ttl": None}):
         async with (
-            dask_hpc.LocalCluster(
-                n_workers=WORKERS,
-                threads_per_worker=1,
-                processes=processes,
-                dashboard_address=":0",
-                asynchronous=True,
-                silence_logs=50,
-            ) as cluster,
+            local(n_workers=WORKERS, processes=processes) as cluster,
             Client(cluster, asynchronous=True) as client,
         ):
             await client.register_plugin(tally.plugin)

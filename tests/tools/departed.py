@@ -10,7 +10,7 @@ from typing import Any
 import dask
 from distributed import Worker
 from elastic_clusters import Shrinkable, shrinkable
-from elastic_work import until, within
+from waits import until, within
 
 from dask_hpc.scheduler.rpc.service import of
 

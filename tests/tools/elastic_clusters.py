@@ -12,7 +12,8 @@ from typing import Any
 import dask
 import pytest
 from distributed import Client, Status
-from elastic_work import Gate, Tally, make, through, until
+from elastic_work import Tally, make, through
+from waits import Gate, until
 
 import dask_hpc
 from dask_hpc.deploy import scaling
@@ -70,6 +71,12 @@ class Shrinkable:
         )
 
 
+def local(cls: Any = dask_hpc.LocalCluster, **options: Any) -> Any:
+    """A cluster of workers of one thread in this process, asynchronous; `options` are those of `cls`."""
+    usual = {"threads_per_worker": 1, "processes": False, "dashboard_address": ":0", "silence_logs": 50}
+    return cls(asynchronous=True, **{**usual, **options})
+
+
 @asynccontextmanager
 async def shrinkable(workers: int = 4, again_s: float = 0.5, **options: Any) -> AsyncIterator[Shrinkable]:
     """A cluster of ours with workers of one thread in this process; `options` are those of the class.
@@ -83,14 +90,7 @@ async def shrinkable(workers: int = 4, again_s: float = 0.5, **options: Any) -> 
     ):
         patch.setattr(scaling, "_AGAIN_S", again_s)
         async with (
-            dask_hpc.LocalCluster(
-                n_workers=workers,
-                processes=False,
-                dashboard_address=":0",
-                asynchronous=True,
-                silence_logs=50,
-                **{"threads_per_worker": 1, **options},
-            ) as cluster,
+            local(n_workers=workers, **options) as cluster,
             Client(cluster, asynchronous=True) as client,
         ):
             tally = Tally(Path(folder))

@@ -22,8 +22,9 @@ from typing import Any
 import dask
 import distributed
 from distributed import Client
-from elastic_work import until
+from elastic_clusters import local
 from outside import PATHS, environment
+from waits import until
 
 import dask_hpc
 
@@ -210,14 +211,7 @@ async def _local(row: Row, ours: bool, processes: bool) -> AsyncIterator[Place]:
 
 def _local_cluster(ours: bool, workers: int, processes: bool = True) -> Any:
     cls = dask_hpc.LocalCluster if ours else distributed.LocalCluster
-    return cls(
-        n_workers=workers,
-        threads_per_worker=1,
-        processes=processes,
-        dashboard_address=":0",
-        asynchronous=True,
-        silence_logs=50,
-    )
+    return local(cls, n_workers=workers, processes=processes)
 
 
 @asynccontextmanager

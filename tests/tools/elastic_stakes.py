@@ -11,7 +11,8 @@ import distributed
 import numpy as np
 from distributed import Client
 from elastic_places import Place
-from elastic_work import Ledger, MovingLedger, Tally, make, result_of, shuffled, until, work
+from elastic_work import Ledger, MovingLedger, Tally, make, result_of, shuffled, work
+from waits import until
 
 KINDS = ("computed", "scattered", "actor", "moving actor", "p2p")
 #: What is there with the kind ``all``; a name of an actor is there once.

@@ -9,19 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import dask.array as da
 import numpy as np
 from distributed import Worker, WorkerPlugin
-
-#: No wait for a state takes longer than this on a machine that is alive.
-PATIENCE_S = 40.0
+from waits import Gate
 
 
 def append(path: str, line: str) -> None:
@@ -141,6 +137,17 @@ class MovingLedger(Ledger):
         self.total = state["total"]
 
 
+class Late(Worker):
+    """A worker whose start takes until the test lets it, if its name says so."""
+
+    go: asyncio.Event
+
+    async def start_unsafe(self) -> Worker:
+        if self.name == "late":
+            await self.go.wait()
+        return await super().start_unsafe()
+
+
 def _slowly(block: Any, seconds: float, effects: str, block_info: Any = None) -> Any:
     append(effects, f"source-{block_info[0]['shape'][0]}-{block_info[0]['chunk-location'][0]}")
     time.sleep(seconds)
@@ -164,57 +171,7 @@ def shuffled(side: int, pieces: int, seconds: float, effects: str) -> tuple[Any,
     return columns, expected
 
 
-async def until(condition: Callable[[], Any], what: str, timeout_s: float = PATIENCE_S) -> Any:
-    """Wait until `condition()` is true and return its value; fail with `what` after `timeout_s`."""
-    deadline_s = time.monotonic() + timeout_s
-    while not (value := condition()):
-        if time.monotonic() > deadline_s:
-            raise AssertionError(f"not within {timeout_s:g} s: {what}")
-        await asyncio.sleep(0.01)
-    return value
-
-
-async def within(awaitable: Awaitable[Any], seconds: float = PATIENCE_S) -> Any:
-    """What is awaited, or a failure."""
-    try:
-        return await asyncio.wait_for(awaitable, seconds)
-    except TimeoutError:
-        raise AssertionError(f"not within {seconds:g} s") from None
-
-
-class Gate:
-    """Holds tasks of workers in this process until the test opens it."""
-
-    _all: ClassVar[dict[int, Gate]] = {}
-
-    def __init__(self) -> None:
-        self._number = len(self._all)
-        self._all[self._number] = self
-        self._open = threading.Event()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return gate_of, (self._number,)
-
-    def __dask_tokenize__(self) -> tuple[str, int]:
-        return ("elastic-gate", self._number)
-
-    def open(self) -> None:
-        """Let everybody pass."""
-        self._open.set()
-
-    def pass_through(self, value: Any) -> Any:
-        """Wait until it is open, return `value`."""
-        if not self._open.wait(PATIENCE_S):
-            raise TimeoutError("nobody opened the gate")
-        return value
-
-
-def gate_of(number: int) -> Gate:
-    """The gate with that number in this process."""
-    return Gate._all[number]
-
-
 def through(number: int, gate: Gate, effects: str) -> int:
     """A task with a side effect that waits at a gate."""
     append(effects, f"through-{number}")
-    return int(gate.pass_through(number))
+    return int(gate.wait(number))

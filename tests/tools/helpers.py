@@ -6,25 +6,23 @@ plugin on each of them sees every start of every task.
 
 from __future__ import annotations
 
-import asyncio
 import functools
-import itertools
-import threading
-import time
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, ClassVar
+from typing import Any
 
 from distributed import Scheduler, SchedulerPlugin, Worker, WorkerPlugin
 from distributed.utils_test import gen_cluster
+from waits import PATIENCE_S as PATIENCE_S
+from waits import Gate as Gate
+from waits import until as until
+from waits import within as within
 
 from dask_hpc.scheduler.rpc.service import of
 from dask_hpc.wire import BIND, CLOSE, OPEN, RPC
 
 #: Stream handlers that are there from the moment the runtime is installed.
 ENTRIES = (OPEN, BIND, CLOSE)
-#: No wait for a state takes longer than this on a machine that is alive.
-PATIENCE_S = 40.0
 
 
 def live(workers: int = 4, threads: int = 1, lend: str = "0 s", **kwargs: Any) -> Callable[..., Any]:
@@ -57,16 +55,6 @@ def live(workers: int = 4, threads: int = 1, lend: str = "0 s", **kwargs: Any) -
         return with_cluster(ends)
 
     return make
-
-
-async def until(condition: Callable[[], Any], what: str, timeout_s: float = PATIENCE_S) -> Any:
-    """Wait until `condition()` is true and return its value; fail with `what` after `timeout_s`."""
-    deadline_s = time.monotonic() + timeout_s
-    while not (value := condition()):
-        if time.monotonic() > deadline_s:
-            raise AssertionError(f"not within {timeout_s:g} s: {what}")
-        await asyncio.sleep(0.005)
-    return value
 
 
 def engine(scheduler: Scheduler) -> Any:
@@ -200,49 +188,6 @@ class InFlight(SchedulerPlugin):
             self.peak = max(self.peak, len(ws.processing) - len(ws.long_running))
 
 
-class Gate:
-    """Holds tasks until the test opens it. Goes to workers of this process by reference."""
-
-    _all: ClassVar[dict[int, Gate]] = {}
-    _numbers = itertools.count()
-
-    def __init__(self) -> None:
-        self._number = next(self._numbers)
-        self._all[self._number] = self
-        self._open = threading.Event()
-        self._lock = threading.Lock()
-        #: Tasks that have come to the gate so far.
-        self.arrived = 0
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _gate, (self._number,)
-
-    def __dask_tokenize__(self) -> tuple[str, int]:
-        return ("gate", self._number)
-
-    def wait(self, value: Any = None) -> Any:
-        """Come to the gate, wait until it is open, return `value`."""
-        with self._lock:
-            self.arrived += 1
-        if not self._open.wait(25):
-            raise TimeoutError("nobody opened the gate")
-        return value
-
-    def open(self) -> None:
-        """Let everybody pass."""
-        self._open.set()
-
-    @classmethod
-    def open_all(cls) -> None:
-        """Let everybody pass everywhere."""
-        for gate in cls._all.values():
-            gate.open()
-
-
-def _gate(number: int) -> Gate:
-    return Gate._all[number]
-
-
 def through(value: Any, gate: Gate) -> Any:
     """A task: wait at `gate`, then return `value`."""
     return gate.wait(value)
@@ -255,11 +200,3 @@ def without_validation(scheduler: Scheduler, workers: Iterable[Worker]) -> None:
     for worker in workers:
         worker.state.validate = False
         worker.state.transition_counter_max = False
-
-
-async def within(awaitable: Awaitable[Any], seconds: float = PATIENCE_S) -> Any:
-    """What is awaited, or a failure: a `TimeoutError` that leaves a test is taken for the cluster's own."""
-    try:
-        return await asyncio.wait_for(awaitable, seconds)
-    except TimeoutError:
-        raise AssertionError(f"not within {seconds:g} s") from None
