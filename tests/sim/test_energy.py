@@ -14,6 +14,7 @@ from sim_worlds import (
     application,
     every,
     failures,
+    fitting,
     level,
     malleable,
     mixed_workloads,
@@ -29,7 +30,7 @@ from dask_hpc.sim.model.job import Compute, Transfer
 from dask_hpc.sim.model.machine import AdaptationCost, Failures, NodeFailure
 from dask_hpc.sim.model.pool import Pool
 from dask_hpc.sim.model.power import STATES, NodePower
-from dask_hpc_policies.decision import Action, Decision, ReleaseNodes, RequestNodes, SetRole, Shrink, Start
+from dask_hpc_policies.decision import Action, Decision, ReleaseNodes, RequestNodes, SetRole, Shrink
 from dask_hpc_policies.model import ROLES, ClusterSnapshot
 
 POWER = NodePower(off_w=5.0, booting_w=150.0, idle_w=100.0, busy_w=300.0, down_w=20.0)
@@ -61,13 +62,7 @@ class Erratic:
                 actions += [
                     Shrink(job=job.id, nodes=job.min_nodes, reason=BECAUSE) for job in view.running[:1]
                 ]
-        idle = view.idle_nodes
-        for job in view.pending:
-            need = job.start_nodes or job.min_nodes
-            if need <= idle:
-                idle -= need
-                actions.append(Start(job=job.id, nodes=need, reason=BECAUSE))
-        return Decision(actions=tuple(actions)), state + 1
+        return Decision(actions=(*actions, *fitting(view.pending, view.idle_nodes))), state + 1
 
 
 class Asks(Erratic):

@@ -9,7 +9,7 @@ import pytest
 from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from sim_worlds import BECAUSE, malleable, mixed_workloads, rigid, soon_given_up, workload
+from sim_worlds import BECAUSE, fitting, malleable, mixed_workloads, rigid, soon_given_up, workload
 
 from dask_hpc.sim import Machine, Options, Result, Workload, simulate
 from dask_hpc.sim.engine.engine import Engine
@@ -53,13 +53,7 @@ class Casting:
             roles = self.script[view.now_s]
             actions: list[Action] = [SetRole(node=n, role=role, reason=BECAUSE) for n, role in roles.items()]
             return Decision(actions=tuple(actions)), view.now_s
-        idle, starts = view.idle_nodes, []
-        for job in view.pending:
-            need = job.start_nodes or job.min_nodes
-            if need <= idle:
-                idle -= need
-                starts.append(Start(job=job.id, nodes=need, reason=BECAUSE))
-        return Decision(actions=tuple(starts)), state
+        return Decision(actions=tuple(fitting(view.pending, view.idle_nodes))), state
 
 
 def run(work: Workload, policy: Any) -> Result:

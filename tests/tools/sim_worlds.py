@@ -46,6 +46,15 @@ def run(work: Workload, policy: Any = "fcfs", **options: Any) -> Result:
     return simulate(work, policy, options=Options(**options))
 
 
+def fitting(jobs: Iterable[JobView], idle: int) -> Iterator[Action]:
+    """Starts of those jobs that fit, in order."""
+    for job in jobs:
+        need = job.start_nodes or job.min_nodes
+        if need <= idle:
+            idle -= need
+            yield Start(job=job.id, nodes=need, reason=BECAUSE)
+
+
 @contextmanager
 def soon_given_up() -> Iterator[None]:
     """Runs in which jobs wait in vain end after 200 failures, not after 10,000 that are all alike."""
@@ -100,12 +109,7 @@ class Scripted:
                 kind = Expand if wanted[job.id] > job.nodes else Shrink
                 actions.append(kind(job=job.id, nodes=wanted[job.id], reason=BECAUSE))
                 idle -= max(0, wanted[job.id] - job.nodes)
-        for job in view.pending:
-            need = job.start_nodes or job.min_nodes
-            if need <= idle:
-                idle -= need
-                actions.append(Start(job=job.id, nodes=need, reason=BECAUSE))
-        return Decision(actions=tuple(actions)), None
+        return Decision(actions=(*actions, *fitting(view.pending, idle))), None
 
 
 class Restless:
@@ -134,12 +138,7 @@ class Restless:
                     idle -= max(0, target - job.nodes)
                     kind = Expand if target > job.nodes else Shrink
                     actions.append(kind(job=job.id, nodes=target, reason=BECAUSE))
-        for job in view.pending:
-            need = job.start_nodes or job.min_nodes
-            if need <= idle:
-                idle -= need
-                actions.append(Start(job=job.id, nodes=need, reason=BECAUSE))
-        return Decision(actions=tuple(actions)), (at, view.now_s)
+        return Decision(actions=(*actions, *fitting(view.pending, idle))), (at, view.now_s)
 
 
 @st.composite
