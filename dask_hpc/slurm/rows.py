@@ -81,23 +81,9 @@ class RecordedJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeGroup:
-    """Nodes of one partition that are alike and in one state, as `sinfo` shows them."""
+    """Nodes of one partition, as `sinfo` shows them."""
 
     partition: str
     #: Jobs that name no partition go there.
     is_default: bool
-    #: ``up``, ``down``, ``drain`` or ``inact``: whether the partition takes and starts jobs.
-    availability: str
-    #: Longest time limit of a job; infinity: any.
-    time_limit_s: float | None
     nodes: int
-    #: ``idle``, ``mixed``, ``allocated``, ``drained``, ``down``, ...
-    state: str
-    #: Marks after the state, such as ``*`` for nodes that do not answer.
-    flags: str
-    #: Processors and memory of each node; the least of them where they differ.
-    cpus: int
-    memory_bytes: int
-    hosts: tuple[str, ...]
-    #: Why nodes are down or drained, as the administrator wrote it; empty: no reason.
-    reason: str

@@ -20,10 +20,8 @@ from dask_hpc.errors import SlurmError
 from dask_hpc.slurm.notation import expand_hosts, parse_duration_s, parse_job_id, parse_time_s
 from dask_hpc.slurm.rows import NodeGroup, QueuedJob, RecordedJob
 
-_MIB = 2**20
 _WORD = re.compile(r"[A-Z][A-Z_]*")
 _COUNT = re.compile(r"[0-9]{1,10}")
-_NODE_STATE = re.compile(r"([A-Za-z_]+)([^A-Za-z_\s]*)")
 _CANCELLED = re.compile(r"CANCELLED by ([0-9]+)")
 _EXIT = re.compile(r"([0-9]{1,10}):([0-9]{1,10})")
 
@@ -125,17 +123,8 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _at_least(text: str) -> int:
-    # a plus says that some nodes have more
-    return _count(text.removesuffix("+"))
-
-
 def _seconds(text: str) -> float:
     return float(_count(text))
-
-
-def _memory_bytes(text: str) -> int:
-    return _at_least(text) * _MIB
 
 
 def _state(text: str) -> str:
@@ -148,13 +137,6 @@ def _state_and_who(text: str) -> tuple[str, int | None]:
     if match := _CANCELLED.fullmatch(text):
         return "CANCELLED", int(match.group(1))
     return _state(text), None
-
-
-def _node_state(text: str) -> tuple[str, str]:
-    match = _NODE_STATE.fullmatch(text)
-    if match is None:
-        raise SlurmError(f"{text!r} is no state of a node; expected a word such as idle, and marks such as *")
-    return match.group(1).lower(), match.group(2)
 
 
 def _exit(text: str) -> tuple[int, int]:
@@ -213,18 +195,7 @@ _SACCT = _columns(
     ("Reason", "reason", _reason),
     ("JobName", "name", str),
 )
-_SINFO = _columns(
-    ("%R", "partition", str),
-    ("%P", "is_default", _is_default),
-    ("%a", "availability", str),
-    ("%l", "time_limit_s", parse_duration_s),
-    ("%D", "nodes", _count),
-    ("%T", "state flags", _node_state),
-    ("%c", "cpus", _at_least),
-    ("%m", "memory_bytes", _memory_bytes),
-    ("%N", "hosts", expand_hosts),
-    ("%E", "reason", _reason),
-)
+_SINFO = _columns(("%R", "partition", str), ("%P", "is_default", _is_default), ("%D", "nodes", _count))
 #: What to ask `squeue`, `sacct` and `sinfo` for.
 SQUEUE_FORMAT = _asked(_SQUEUE, "|")
 SACCT_FORMAT = _asked(_SACCT, ",")

@@ -160,9 +160,9 @@ def slurm_commands(folder: Path, names: list[str], nodes: str) -> None:
 
 ALL_COMMANDS = ["sbatch", "squeue", "scancel", "scontrol", "sinfo", "sacct"]
 NODES = """\
-echo 'cpu|cpu*|up|infinite|3|idle|2|16000|n[1-3]|none'
-echo 'cpu|cpu*|up|infinite|1|down*|2|16000|n4|Not responding'
-echo 'gpu|gpu|up|1:00:00|1|idle|2|16000|g1|none'"""
+echo 'cpu|cpu*|3'
+echo 'cpu|cpu*|1'
+echo 'gpu|gpu|1'"""
 
 
 @pytest.mark.parametrize("commands", [ALL_COMMANDS, ["sbatch"], []])
@@ -183,7 +183,7 @@ def test_slurm(tmp_path: Path, commands: list[str]) -> None:
     [
         ("echo cannot reach it >&2; exit 1", "slurm 24.05.1; does not answer: cannot reach it"),
         ("exit 4", "slurm 24.05.1; does not answer: exit code 4"),
-        ("echo welcome", "slurm 24.05.1; sinfo, line 1: expected 10 fields"),
+        ("echo welcome", "slurm 24.05.1; sinfo, line 1: expected 3 fields"),
     ],
 )
 def test_a_slurm_that_does_not_answer_is_told(tmp_path: Path, nodes: str, part: str) -> None:

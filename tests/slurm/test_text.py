@@ -72,18 +72,8 @@ def test_sacct_as_captured() -> None:
 
 
 def test_sinfo_as_captured() -> None:
-    rows = text.parse_sinfo(captured("sinfo"))
-    told = [(row.partition, row.is_default, row.state, row.hosts, row.reason) for row in rows]
-    assert told == [
-        ("compute", True, "draining", ("n2",), "later"),
-        ("compute", True, "allocated", ("n1", "n3"), ""),
-        ("compute", True, "idle", ("n4", "n5", "n6"), ""),
-        ("staging", False, "drained", ("n8",), "fan | broken"),
-        ("staging", False, "mixed", ("n7",), ""),
-    ]
-    assert {row.time_limit_s for row in rows} == {math.inf, 3600}
-    assert {(row.cpus, row.memory_bytes, row.availability) for row in rows} == {(2, 16_000 * 2**20, "up")}
-    assert all(row.nodes == len(row.hosts) for row in rows)
+    told = [(row.partition, row.is_default, row.nodes) for row in text.parse_sinfo(captured("sinfo"))]
+    assert told == [("compute", True, 6), ("staging", False, 2)]
 
 
 def test_the_time_before_a_kill_is_read_or_said_to_be_missing() -> None:
@@ -115,18 +105,6 @@ def test_other_versions_as_documented() -> None:
     assert is_over(queued(state="LAUNCH_FAILED").state)
     assert queued(reason="(null)").reason == ""
     assert queued(reason="ReqNodeNotAvail, UnavailableNodes:n[1-3]").reason.endswith("n[1-3]")
-
-    sinfo = "gpu|gpu|{up}|n/a|3|{state}|64+|257000+|n[1-3]|Not responding"
-    states = {
-        "down*": ("down", "*"), "idle~": ("idle", "~"), "mixed-": ("mixed", "-"),
-        "drained*$": ("drained", "*$"), "allocated+": ("allocated", "+"),
-        "powering_up": ("powering_up", ""), "IDLE": ("idle", ""),
-    }  # fmt: skip
-    for state, expected in states.items():
-        (group,) = text.parse_sinfo(sinfo.format(state=state, up="inact"))
-        assert (group.state, group.flags) == expected
-        assert (group.cpus, group.memory_bytes, group.availability) == (64, 257_000 * 2**20, "inact")
-        assert (group.time_limit_s, group.reason) == (None, "Not responding")
 
 
 def test_nothing_is_no_row() -> None:
@@ -162,8 +140,7 @@ GOOD = "1|1|compute|ada|RUNNING|2|n[1-2]|10:00|9:55|1|1|601|None|name"
             "1|1|c|u|FAILED|3|1|n1|UNLIMITED|0|1|1|1|None|x",
             ["ExitCode: '3' is no exit code", "0:15"],
         ),
-        ("sinfo", "compute|compute*|up", ["line 1", "expected 10 fields", "got 3"]),
-        ("sinfo", "c|c*|up|infinite|1|?|2|16|n1|none", ["%T: '?' is no state of a node", "idle"]),
+        ("sinfo", "compute|compute*", ["line 1", "expected 3 fields", "got 2"]),
     ],
 )
 def test_malformed_output_is_told(command: str, output: str, expected: list[str]) -> None:
