@@ -38,7 +38,7 @@ def labelled_object(
     variables = {}
     for told in extra["variables"]:
         path = told["path"]
-        values = dask_array(places[path]) if path in places else _memory(in_file, found, told)
+        values = dask_array(places[path]) if path in places else _memory(in_file, told)
         variables[path] = xr.Variable(told["dims"], values, json.loads(told["attrs"]))
     names = set(extra["coordinates"])
     coordinates = xr.Coordinates({name: variables[name] for name in variables if name in names}, indexes={})
@@ -57,7 +57,7 @@ def labelled_object(
     return dataset[extra["variable"]].rename(extra["name"])
 
 
-def _memory(in_file: Callable[[str], bytearray], found: Manifest, told: Any) -> np.ndarray:
+def _memory(in_file: Callable[[str], bytearray], told: Any) -> np.ndarray:
     """The values of a variable that was in memory."""
     how = told["memory"]
     shape = tuple(how["shape"])

@@ -162,7 +162,7 @@ _CRC: Document = {"name": "crc32c"}
 _SEALED: Document = {"name": SEALED}
 
 
-def _codecs(how: Stored, between: Sequence[Document] = ()) -> list[Document]:
+def _codecs(how: Stored, between: Sequence[Document]) -> list[Document]:
     first = {"name": "vlen-utf8"} if how.data_type == "string" else _bytes_codec(how.endian)
     return [first, *between, _CRC]
 

@@ -243,5 +243,5 @@ def _too_many(text: str) -> SlurmError:
     return SlurmError(f"{_short(text)} names too many hosts; at most {MOST_HOSTS} can be read")
 
 
-def _short(text: str, most: int = 200) -> str:
-    return repr(text) if len(text) <= most else f"{text[:most]!r}..."
+def _short(text: str) -> str:
+    return repr(text) if len(text) <= 200 else f"{text[:200]!r}..."
