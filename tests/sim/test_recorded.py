@@ -10,6 +10,7 @@ import pytest
 from dask_hpc.errors import WorkloadError
 from dask_hpc.sim.formats import sacct, trace_file
 from dask_hpc.sim.model.job import computing_s
+from dask_hpc.sim.model.workload import Workload
 from dask_hpc.sim.workloads.sources import load
 from dask_hpc.slurm.text import SACCT_FORMAT
 from dask_hpc.trace.files import Trace
@@ -26,6 +27,10 @@ def line(
     submit: str = "1000", start: str = "1010", end: str = "1070", name: str = "app",
 ) -> str:  # fmt: skip
     return f"{id}|{id}|p|u|{state}|0:0|{nodes}|n[1-2]|{limit}|{elapsed}|{submit}|{start}|{end}|None|{name}"
+
+
+def parsed(text: str, source: str = "x.sacct") -> Workload:
+    return sacct.parse(enumerate(text.splitlines(), start=1), source)
 
 
 def test_sacct_as_captured(tmp_path: Path) -> None:
@@ -49,7 +54,7 @@ def test_sacct_jobs_are_as_they_ran() -> None:
             line("8", "PENDING", start="Unknown", end="Unknown"),
         ]
     )
-    workload = sacct.parse(text, "x.sacct")
+    workload = parsed(text)
     assert [(job.id, job.submit_s, job.nodes, job.runtime_s) for job in workload.jobs] == [
         ("6", 0, 2, 60), ("6.run2", 500, 2, 60), ("7", 1000, 4, 90),
     ]  # fmt: skip
@@ -66,16 +71,16 @@ def test_sacct_with_its_own_header() -> None:
         "2_3|b|CANCELLED by 5|1|2024-01-01T00:01:00|2024-01-01T00:01:05|00:00:30|Partition_Limit\n"
         "3|c|CANCELLED by 5|0|2024-01-01T00:01:00|Unknown|00:00:00|01:00:00\n"
     )
-    workload = sacct.parse(text, "x")
+    workload = parsed(text)
     assert [(job.id, job.submit_s, job.nodes, job.runtime_s, job.walltime_s) for job in workload.jobs] == [
         ("1", 0, 2, 600, 86400), ("2_3", 60, 1, 30, None),
     ]  # fmt: skip
     assert workload.notes == ("1 steps left out", "1 jobs left out: not started")
     with_times = "JobID|State|NNodes|Submit|Start|End|\n1|COMPLETED|3|10|20|50|\n"
-    (job,) = sacct.parse(with_times, "x").jobs
+    (job,) = parsed(with_times).jobs
     assert (job.nodes, job.runtime_s) == (3, 30)
     with_seconds = "JobID|State|NNodes|Submit|ElapsedRaw\n1|COMPLETED|3|10|7\n2|CANCELLED|3|10|0\n"
-    assert [job.runtime_s for job in sacct.parse(with_seconds, "x").jobs] == [7]
+    assert [job.runtime_s for job in parsed(with_seconds).jobs] == [7]
 
 
 BAD = [
@@ -98,7 +103,7 @@ BAD = [
 @pytest.mark.parametrize(("text", "said"), BAD)
 def test_bad_sacct_output_is_one_error_with_file_and_line(text: str, said: str) -> None:
     with pytest.raises(WorkloadError) as error:
-        sacct.parse(text, "site.sacct")
+        parsed(text, "site.sacct")
     assert str(error.value).startswith("site.sacct")
     assert said in str(error.value)
 
@@ -207,6 +212,6 @@ def test_a_job_whose_run_time_is_not_known_is_left_out() -> None:
         "2|b|COMPLETED|3|2024-01-01T00:00:00|2024-01-01T00:00:00|INVALID\n"
         "3|c|COMPLETED|3|2024-01-01T00:00:00|2024-01-01T00:00:00|UNLIMITED\n"
     )
-    found = sacct.parse(text, "x.sacct")
+    found = parsed(text)
     assert [(job.id, job.runtime_s) for job in found.jobs] == [("1", 10)]
     assert found.notes == ("2 jobs left out: no run time",)

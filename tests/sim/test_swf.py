@@ -25,7 +25,7 @@ def line(number: int = 1, submit: float = 0, runtime: float = 10, **more: float)
 
 
 def read(*lines: str) -> Workload:
-    return parse(HEADER + "\n".join(lines) + "\n", "log.swf")
+    return parse(enumerate((HEADER + "\n".join(lines)).split("\n"), start=1), "log.swf")
 
 
 def test_fields_of_a_job() -> None:

@@ -72,21 +72,11 @@ def read(path: str | Path) -> Workload:
         With file, line and column, for a line that is not as expected, and when no job is left.
     """
     lines = ((number, decoded(path, number, line)) for number, line in read_lines(path, _BLANK))
-    return _parse(lines, str(path))
+    return parse(lines, str(path))
 
 
-def parse(text: str, source: str) -> Workload:
-    """The jobs in `text`; `source` is its name in messages.
-
-    Raises
-    ------
-    WorkloadError
-        As `read`.
-    """
-    return _parse(((n, line) for n, line in enumerate(text.split("\n"), start=1) if line.strip()), source)
-
-
-def _parse(lines: Iterable[tuple[int, str]], source: str) -> Workload:
+def parse(lines: Iterable[tuple[int, str]], source: str) -> Workload:
+    """The jobs in lines, each with its number, none of them blank; raises as `read`."""
     rest = iter(lines)
     first = next(rest, None)
     if first is None:

@@ -51,15 +51,11 @@ def read(path: str | Path) -> Workload:
     """
     # Headers of old logs hold names in Latin-1; numbers are ASCII in every case.
     lines = ((number, line.decode("latin-1")) for number, line in read_lines(path, _PASSED))
-    return _parse(lines, str(path))
+    return parse(lines, str(path))
 
 
-def parse(text: str, source: str) -> Workload:
-    """The jobs in `text`; `source` is its name in messages. Raises as `read`."""
-    return _parse(enumerate(text.split("\n"), start=1), source)
-
-
-def _parse(lines: Iterable[tuple[int, str]], source: str) -> Workload:
+def parse(lines: Iterable[tuple[int, str]], source: str) -> Workload:
+    """The jobs in lines, each with its number; raises as `read`."""
     header: dict[str, str] = {}
     left_out: Counter[str] = Counter()
     first_line: dict[int, int] = {}

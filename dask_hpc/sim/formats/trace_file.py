@@ -40,18 +40,14 @@ def read(path: str | Path) -> Workload:
     WorkloadError
         With file and line, for what is no trace, and when no job of it can be simulated.
     """
-    notes = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", TraceWarning)
         try:
             trace = read_trace(path)
             check_events(trace)
-            views = _views(trace)
+            return from_trace(trace, ("the trace ends in the middle of a line",) if caught else ())
         except TraceError as error:
             raise WorkloadError(str(error)) from None
-    if caught:
-        notes.append("the trace ends in the middle of a line")
-    return _workload(trace, views, tuple(notes))
 
 
 def from_trace(trace: Trace, notes: tuple[str, ...] = ()) -> Workload:
@@ -59,13 +55,10 @@ def from_trace(trace: Trace, notes: tuple[str, ...] = ()) -> Workload:
 
     Raises
     ------
-    WorkloadError
-        When no job of it can be simulated.
+    TraceError, WorkloadError
+        When a view of a job cannot be, or no job of it can be simulated.
     """
-    return _workload(trace, _views(trace), notes)
-
-
-def _workload(trace: Trace, seen: Mapping[str, JobView], notes: tuple[str, ...]) -> Workload:
+    seen = _views(trace)
     submitted = {
         record.job for record in trace.records if isinstance(record, JobEvent) and record.state == "pending"
     }
