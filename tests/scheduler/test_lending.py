@@ -13,6 +13,7 @@ from helpers import (
     Starts,
     addresses_of,
     engine,
+    idle_job,
     live,
     record,
     started,
@@ -92,9 +93,7 @@ async def test_an_idle_node_of_a_job_runs_what_another_job_waits_for(c, s, a, b)
 @live(1, lend="5 s")
 async def test_a_job_that_waits_for_nodes_is_done_on_borrowed_ones(c, s, a):
     await learn(c, s)
-    rt = await dask_hpc.install(c, policy="fcfs")
-    async with rt.job("idle", nodes=1) as idle:
-        await started(s, idle)
+    async with idle_job(c, s) as (rt, _):
         async with rt.job("waits", nodes=1) as waits:
             inputs = c.map(quick, range(5), key="quick", pure=False)
             total = c.submit(sum, inputs, key="total")
@@ -108,9 +107,7 @@ async def test_a_job_that_waits_for_nodes_is_done_on_borrowed_ones(c, s, a):
 @live(1, lend="5 s")
 async def test_plain_work_borrows_too(c, s, a):
     await learn(c, s)
-    rt = await dask_hpc.install(c, policy="fcfs")
-    async with rt.job("idle", nodes=1) as idle:
-        await started(s, idle)
+    async with idle_job(c, s):
         with dask.annotate(hpc_job=None):
             assert await within(c.gather(c.map(quick, range(5), key="quick", pure=False))) == list(range(5))
 
@@ -143,31 +140,26 @@ async def test_what_is_not_lent(c, s, a, how):
 async def test_the_first_of_a_name_goes_alone_and_long_ones_not_at_all(c, s, a, monkeypatch):
     monkeypatch.setattr(of_lending, "ALONE_S", 1000.0)
     gate = Gate()
-    rt = await dask_hpc.install(c, policy="fcfs")
-    async with rt.job("idle", nodes=1) as idle:
-        await started(s, idle)
-        async with rt.job("waits", nodes=1) as waits:
-            futures = c.map(through, range(4), gate=gate, key="new", pure=False)
-            await until(lambda: gate.arrived, "the first runs")
-            passes = engine(s).admission._counter
-            await until(lambda: engine(s).admission._counter > passes + 2, "admission has looked again")
-            assert (gate.arrived, record(s, waits).held) == (1, 3)
-            # as if others had taken long
-            s.tasks[futures[0].key].prefix.duration_average = 2000.0
-            await until(lambda: engine(s).admission._counter > passes + 5, "and again")
-            assert gate.arrived == 1
-            await rt.update(lend="1 h")
-            await until(lambda: gate.arrived == 4, "now they are short enough")
-            gate.open()
-            assert await c.gather(futures) == list(range(4))
+    async with idle_job(c, s) as (rt, _), rt.job("waits", nodes=1) as waits:
+        futures = c.map(through, range(4), gate=gate, key="new", pure=False)
+        await until(lambda: gate.arrived, "the first runs")
+        passes = engine(s).admission._counter
+        await until(lambda: engine(s).admission._counter > passes + 2, "admission has looked again")
+        assert (gate.arrived, record(s, waits).held) == (1, 3)
+        # as if others had taken long
+        s.tasks[futures[0].key].prefix.duration_average = 2000.0
+        await until(lambda: engine(s).admission._counter > passes + 5, "and again")
+        assert gate.arrived == 1
+        await rt.update(lend="1 h")
+        await until(lambda: gate.arrived == 4, "now they are short enough")
+        gate.open()
+        assert await c.gather(futures) == list(range(4))
 
 
 @live(1, lend="2 s", threads=4, config={"hpc.sweep": "10 s"})
 async def test_unknown_tasks_that_wait_for_each_other_all_get_a_slot_before_any_sweep(c, s, a):
     gate = Gate()
-    rt = await dask_hpc.install(c, policy="fcfs")
-    async with rt.job("idle", nodes=1) as idle:
-        await started(s, idle)
+    async with idle_job(c, s) as (rt, _):
         async with rt.job("waits", nodes=1):
             futures = c.map(through, range(4), gate=gate, key="barrier", pure=False)
         await until(lambda: gate.arrived == 4, "all have come to the barrier", 1.5)
@@ -181,9 +173,7 @@ async def test_unknown_tasks_that_wait_for_each_other_all_get_a_slot_before_any_
 @live(1, lend="5 s")
 async def test_dependents_of_a_job_without_a_node_find_a_slot_when_nothing_else_happens(c, s, a):
     await learn(c, s)
-    rt = await dask_hpc.install(c, policy="fcfs")
-    async with rt.job("idle", nodes=1) as idle:
-        await started(s, idle)
+    async with idle_job(c, s) as (rt, _):
         async with rt.job("waits", nodes=1):
             first = c.map(quick, range(5), key="quick", pure=False)
             second = c.map(quick, first, key="quick-second", pure=False)
@@ -214,9 +204,7 @@ async def test_a_resize_does_not_wait_for_what_is_lent(c, s, a, b):
 @live(1, lend="5 s")
 async def test_a_cancelled_task_gives_its_slot_back(c, s, a):
     gate = Gate()
-    rt = await dask_hpc.install(c, policy="fcfs")
-    async with rt.job("idle", nodes=1) as idle:
-        await started(s, idle)
+    async with idle_job(c, s) as (rt, _):
         async with rt.job("waits", nodes=1) as waits:
             future = c.submit(through, 1, gate, key="lent")
             await until(lambda: gate.arrived, "it runs on the borrowed node")
@@ -235,26 +223,23 @@ async def test_slots_go_to_the_larger_priority_then_to_who_has_fewer_and_none_tw
     open_one.open()
     await c.gather(c.map(through, range(2), gate=open_one, key="known", pure=False))
     await until(lambda: not s.tasks, "what it took is known, and the results are gone")
-    rt = await dask_hpc.install(c, policy="fcfs")
-    async with rt.job("idle", nodes=1) as idle:
-        await started(s, idle)
-        async with rt.job("first", nodes=1) as first:
-            futures = c.map(through, range(3), gate=gate, key="known", pure=False)
-            async with rt.job("later", nodes=1, priority=priority) as later:
-                futures += c.map(through, range(3), gate=gate, key="known", pure=False)
-                await until(lambda: len(s.tasks) == 6, "all are known")
-                assert not any(ts.processing_on for ts in s.tasks.values())
-                lending = engine(s).admission.lending
-                state = lending.state
-                settings, state.settings = state.settings, state.settings.updated(lend_s=5.0)
-                # the lender is about to send tasks of its own
-                assert lending.choose([a.address], Counter({a.address: 2})) == []
-                state.settings = settings
-                await rt.update(lend="5 s")
-                await until(lambda: gate.arrived == 2, "both threads are lent")
-                assert (record(s, first).borrowed_tasks, record(s, later).borrowed_tasks) == borrowed
-                gate.open()
-                assert sorted(await within(c.gather(futures))) == [0, 0, 1, 1, 2, 2]
+    async with idle_job(c, s) as (rt, _), rt.job("first", nodes=1) as first:
+        futures = c.map(through, range(3), gate=gate, key="known", pure=False)
+        async with rt.job("later", nodes=1, priority=priority) as later:
+            futures += c.map(through, range(3), gate=gate, key="known", pure=False)
+            await until(lambda: len(s.tasks) == 6, "all are known")
+            assert not any(ts.processing_on for ts in s.tasks.values())
+            lending = engine(s).admission.lending
+            state = lending.state
+            settings, state.settings = state.settings, state.settings.updated(lend_s=5.0)
+            # the lender is about to send tasks of its own
+            assert lending.choose([a.address], Counter({a.address: 2})) == []
+            state.settings = settings
+            await rt.update(lend="5 s")
+            await until(lambda: gate.arrived == 2, "both threads are lent")
+            assert (record(s, first).borrowed_tasks, record(s, later).borrowed_tasks) == borrowed
+            gate.open()
+            assert sorted(await within(c.gather(futures))) == [0, 0, 1, 1, 2, 2]
 
 
 @live(2, lend="5 s")

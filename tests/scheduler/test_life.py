@@ -14,6 +14,7 @@ from helpers import (
     Gate,
     asleep,
     engine,
+    idle_job,
     live,
     record,
     started,
@@ -380,9 +381,7 @@ async def kept(rt):
 @live(1, lend="5 s")
 async def test_what_is_on_borrowed_slots_as_the_last_job_ends_is_accounted_for_then(c, s, a):
     gate = Gate()
-    rt = await dask_hpc.install(c, policy="fcfs")
-    async with rt.job("idle", nodes=1) as idle:
-        await started(s, idle)
+    async with idle_job(c, s) as (_, idle):
         with dask.annotate(hpc_job=None):
             future = c.submit(through, 1, gate, key="lent")
         await until(lambda: gate.arrived, "it runs on the borrowed node")

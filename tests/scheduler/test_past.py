@@ -9,7 +9,7 @@ from typing import Any
 
 import dask
 import pytest
-from helpers import Gate, engine, live, record, started, state_of, through, until, within
+from helpers import Gate, engine, idle_job, live, record, started, state_of, through, until, within
 from tasks import inc
 
 import dask_hpc
@@ -35,9 +35,7 @@ async def test_quick_plain_tasks_behind_long_ones_are_lent_idle_threads_before_a
     if not own:
         await b.close()
     await learn(c, s)
-    rt = await dask_hpc.install(c, policy="fcfs")
-    async with rt.job("idle", nodes=1) as idle:
-        await started(s, idle)
+    async with idle_job(c, s):
         with dask.annotate(hpc_job=None):
             long = c.map(through, range(9), gate=gate, key="long", pure=False)
             await until(lambda: len(s.queued if own else s.unrunnable) >= 7, "nothing is lent to those")
@@ -53,19 +51,16 @@ async def test_quick_plain_tasks_behind_long_ones_are_lent_idle_threads_before_a
 async def test_quick_tasks_of_a_job_are_lent_threads_past_its_long_ones_which_stay_first(c, s, a):
     gate = Gate()
     await learn(c, s)
-    rt = await dask_hpc.install(c, policy="fcfs")
-    async with rt.job("idle", nodes=1) as idle:
-        await started(s, idle)
-        async with rt.job("waits", nodes=1) as waits:
-            long = c.map(through, range(5), gate=gate, key="long", pure=False)
-            quick = c.map(inc, range(5), key="quick", pure=False)
-            assert await within(c.gather(quick), 5) == [1, 2, 3, 4, 5]
-            assert (state_of(s, waits), gate.arrived) == ("pending", 0)
-            queue = record(s, waits).queue
-            assert [ts.key for _, _, ts in sorted(queue)] == [future.key for future in long]
-            assert not engine(s).admission.lending.past.over
-            gate.open()
-            await waits.cancel()
+    async with idle_job(c, s) as (rt, _), rt.job("waits", nodes=1) as waits:
+        long = c.map(through, range(5), gate=gate, key="long", pure=False)
+        quick = c.map(inc, range(5), key="quick", pure=False)
+        assert await within(c.gather(quick), 5) == [1, 2, 3, 4, 5]
+        assert (state_of(s, waits), gate.arrived) == ("pending", 0)
+        queue = record(s, waits).queue
+        assert [ts.key for _, _, ts in sorted(queue)] == [future.key for future in long]
+        assert not engine(s).admission.lending.past.over
+        gate.open()
+        await waits.cancel()
 
 
 @live(2, threads=8, lend="5 s", config={"hpc.sweep": "10 s"})
@@ -133,9 +128,7 @@ def test_a_job_whose_tasks_were_passed_over_holds_them_and_does_not_lend_its_thr
     """A part of the runtime may keep them from its own."""
     holds, waits = job_with("LM", "holds"), job_with("Lqr", "waits")
     workers = {
-        address: SimpleNamespace(
-            address=address, nthreads=1, processing=(), long_running=(), resources={}
-        )
+        address: SimpleNamespace(address=address, nthreads=1, processing=(), long_running=(), resources={})
         for address in ("a", "b")
     }
     at = {

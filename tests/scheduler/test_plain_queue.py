@@ -14,6 +14,7 @@ from helpers import (
     addresses_of,
     asleep,
     engine,
+    idle_job,
     live,
     owner_of,
     record,
@@ -33,9 +34,7 @@ from dask_hpc.scheduler.placing.queue import PlainQueue
 async def test_plain_tasks_are_queued_by_stock_and_run_on_nodes_that_no_job_holds(c, s, a, b):
     starts, gate = Starts(), Gate()
     await starts.watch([a, b])
-    rt = await dask_hpc.install(c, policy="fcfs")
-    async with rt.job("idle", nodes=1) as idle:
-        await started(s, idle)
+    async with idle_job(c, s) as (_, idle):
         with dask.annotate(hpc_job=None):
             futures = c.map(through, range(20), gate=gate, key="plain", pure=False)
         await until(lambda: gate.arrived, "they run")
@@ -75,9 +74,7 @@ async def test_a_node_that_plain_work_gives_up_gets_none_of_its_queue(c, s, a, b
 async def test_what_is_queued_is_drawn_for_threads_that_are_lent(c, s, a, b):
     starts, gate = Starts(), Gate()
     await starts.watch([a, b])
-    rt = await dask_hpc.install(c, policy="fcfs")
-    async with rt.job("idle", nodes=1) as idle:
-        await started(s, idle)
+    async with idle_job(c, s) as (_, idle):
         with dask.annotate(hpc_job=None):
             stop = c.submit(through, 0, gate, key="stop")
             await until(lambda: gate.arrived, "a node is busy")
@@ -94,9 +91,7 @@ async def test_what_is_queued_is_drawn_for_threads_that_are_lent(c, s, a, b):
 async def test_without_queuing_siblings_stay_together_on_the_nodes_that_no_job_holds(c, s, *workers):
     starts = Starts()
     await starts.watch(workers)
-    rt = await dask_hpc.install(c, policy="fcfs")
-    async with rt.job("idle", nodes=1) as idle:
-        await started(s, idle)
+    async with idle_job(c, s) as (_, idle):
         gate = Gate()
         with dask.annotate(hpc_job=None):
             futures = c.map(through, range(12), gate=gate, key=[f"plain-{i:02}" for i in range(12)])
@@ -113,9 +108,7 @@ async def test_without_queuing_siblings_stay_together_on_the_nodes_that_no_job_h
 async def test_without_queuing_what_a_lost_worker_had_goes_to_no_node_of_a_job(c, s, *workers):
     starts, gate = Starts(), Gate()
     await starts.watch(workers)
-    rt = await dask_hpc.install(c, policy="fcfs")
-    async with rt.job("idle", nodes=1) as idle:
-        await started(s, idle)
+    async with idle_job(c, s) as (_, idle):
         with dask.annotate(hpc_job=None):
             first = c.submit(through, 0, gate=gate, key="first")
             keys = [f"plain-{i:02}" for i in range(12)]

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import functools
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
 from typing import Any
 
 from distributed import Scheduler, SchedulerPlugin, Worker, WorkerPlugin
@@ -18,6 +19,7 @@ from waits import Gate as Gate
 from waits import until as until
 from waits import within as within
 
+import dask_hpc
 from dask_hpc.scheduler.rpc.service import of
 from dask_hpc.wire import BIND, CLOSE, OPEN, RPC
 
@@ -93,6 +95,15 @@ async def started(scheduler: Scheduler, job: Any, nodes: int | None = None) -> N
         return found.state == "running" and not found.reconfig_id and nodes in (None, held)
 
     await until(ready, f"{job.id} runs on {nodes or 'some'} nodes")
+
+
+@asynccontextmanager
+async def idle_job(c: Any, s: Scheduler) -> AsyncIterator[tuple[Any, Any]]:
+    """The runtime, under ``fcfs``, and a job that holds one node and has nothing to do."""
+    rt = await dask_hpc.install(c, policy="fcfs")
+    async with rt.job("idle", nodes=1) as idle:
+        await started(s, idle)
+        yield rt, idle
 
 
 async def asleep(scheduler: Scheduler) -> None:
