@@ -67,9 +67,8 @@ class JobFailed(JobError):
 class UnknownJob(DaskHPCError, KeyError):
     """No job has that id or name."""
 
-    def __str__(self) -> str:
-        # KeyError shows the repr of its argument, which is unreadable for a sentence
-        return Exception.__str__(self)
+    # KeyError shows the repr of its argument, which is unreadable for a sentence
+    __str__ = Exception.__str__
 
 
 class NotProvided(DaskHPCError, RuntimeError):
@@ -99,6 +98,5 @@ class CheckpointTypeError(DaskHPCError, TypeError):
 class UnknownCheckpoint(CheckpointError, KeyError):
     """No checkpoint has that name, or none of that name that version."""
 
-    def __str__(self) -> str:
-        # as in UnknownJob
-        return Exception.__str__(self)
+    # as in UnknownJob
+    __str__ = Exception.__str__
