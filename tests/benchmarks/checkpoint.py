@@ -20,7 +20,6 @@ import shutil
 import statistics
 import sys
 import tempfile
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -32,7 +31,7 @@ import dask.array as da
 import numpy as np
 import xarray as xr
 from distributed import wait
-from harness import Options, Row, main, quartiles, row
+from harness import Options, Row, main, row, timed
 from machine import SEED
 
 import dask_hpc
@@ -181,12 +180,6 @@ class Field:
         os.sync()
 
 
-def timed(call: Callable[[], None]) -> float:
-    began_s = time.perf_counter()
-    call()
-    return time.perf_counter() - began_s
-
-
 def cold(folder: Path) -> None:
     """Take files out of the page cache."""
     for path in folder.rglob("*"):
@@ -244,15 +237,8 @@ def rows_of(took_s: dict[str, list[float]], size: int, mib: int) -> Iterator[Row
     """Speeds, and our time over the others', round by round."""
     for name, samples in took_s.items():
         speeds = [size / 1e9 / s for s in samples]
-        low, high = quartiles(speeds)
-        yield Row(
-            name=f"{mib} MiB blocks, {name}",
-            value=statistics.median(speeds),
-            unit="GB/s",
-            low=low,
-            high=high,
-            note=f"least {min(speeds):.2f}, most {max(speeds):.2f}",
-        )
+        note = f"least {min(speeds):.2f}, most {max(speeds):.2f}"
+        yield row(f"{mib} MiB blocks, {name}", speeds, "GB/s", note=note)
     pairs = {
         "np.save": ("ours", "np.save"),
         "to_zarr": ("ours", "to_zarr"),
@@ -266,17 +252,9 @@ def rows_of(took_s: dict[str, list[float]], size: int, mib: int) -> Iterator[Row
     )
     for name, (ours, other) in pairs.items():
         ratios = [mine / theirs for mine, theirs in zip(took_s[ours], took_s[other], strict=True)]
-        low, high = quartiles(ratios)
-        yield Row(
-            name=f"{mib} MiB blocks, {'write' if name != 'read' else 'read'}: our time over "
-            f"{'open_zarr().load()' if name == 'read' else name}, ratio",
-            value=statistics.median(ratios),
-            unit="",
-            low=low,
-            high=high,
-            bar=BARS[name][mib],
-            note=f"{1 / statistics.median(ratios):.2f} times as fast",
-        )
+        what = "read: our time over open_zarr().load()" if name == "read" else f"write: our time over {name}"
+        note = f"{1 / statistics.median(ratios):.2f} times as fast"
+        yield row(f"{mib} MiB blocks, {what}, ratio", ratios, "", bar=BARS[name][mib], note=note)
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -98,6 +98,13 @@ def row(
     )
 
 
+def timed(call: Callable[[], None]) -> float:
+    """Seconds that a call takes."""
+    began_s = time.perf_counter()
+    call()
+    return time.perf_counter() - began_s
+
+
 def quartiles(samples: list[float]) -> tuple[float, float]:
     """First and third quartile; the value itself when there is but one."""
     if len(samples) < 2:

@@ -21,7 +21,7 @@ from typing import Any
 
 import shapes
 from distributed import Client, wait
-from harness import Options, Row, quartiles
+from harness import Options, Row, row
 from machine import SEED
 
 import dask_hpc
@@ -91,18 +91,9 @@ def rows(options: Options, stock: Client, ours: Client, policy: str) -> list[Row
 
 def _row(name: str, ours: Sequence[float], stock: Sequence[float], unit: str, bar: float) -> Row:
     ratios = [mine / other for mine, other in zip(ours, stock, strict=True)]
-    low, high = quartiles(ratios)
     middle = statistics.median(stock)
     note = f"median of {len(ratios)} pairs, quartiles in brackets; stock {middle:.4g} {unit}"
-    return Row(
-        name=f"{name}, ratio to stock",
-        value=statistics.median(ratios),
-        unit="",
-        low=low,
-        high=high,
-        bar=bar,
-        note=note,
-    )
+    return row(f"{name}, ratio to stock", ratios, "", bar=bar, note=note)
 
 
 def _cpu_s(client: Client) -> float:

@@ -7,12 +7,10 @@ was written to before, parts that come back to new memory. All take turns in eac
 from __future__ import annotations
 
 import random
-import statistics
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
-from harness import Options, Row, main, quartiles
+from harness import Options, Row, main, row, timed
 from machine import SEED
 
 from dask_hpc.checkpoint.redundancy import encode, recover
@@ -51,12 +49,6 @@ class Stripe:
             copy[:] = part
 
 
-def timed(call: Callable[[], None]) -> float:
-    began_s = time.perf_counter()
-    call()
-    return time.perf_counter() - began_s
-
-
 def measure(stripe: Stripe, rounds: int) -> dict[str, list[float]]:
     """Seconds of each in each round; the first, which makes parities to recover with, is dropped."""
     calls = {"encode": stripe.encode, "recover": stripe.recover_all, "copy": stripe.copy}
@@ -75,25 +67,10 @@ def rows_of(name: str, mib: int, stripe: Stripe, took_s: dict[str, list[float]])
     """Speeds, and the time to encode over that of a copy, round by round."""
     for what, samples in took_s.items():
         speeds = [stripe.bytes / 1e9 / s for s in samples]
-        low, high = quartiles(speeds)
-        yield Row(
-            name=f"{name}, {mib} MiB parts, {what}",
-            value=statistics.median(speeds),
-            unit="GB/s",
-            low=low,
-            high=high,
-            note=f"least {min(speeds):.2f}, most {max(speeds):.2f}",
-        )
+        note = f"least {min(speeds):.2f}, most {max(speeds):.2f}"
+        yield row(f"{name}, {mib} MiB parts, {what}", speeds, "GB/s", note=note)
     ratios = [ours / copy for ours, copy in zip(took_s["encode"], took_s["copy"], strict=True)]
-    low, high = quartiles(ratios)
-    yield Row(
-        name=f"{name}, {mib} MiB parts: time to encode over a copy, ratio",
-        value=statistics.median(ratios),
-        unit="",
-        low=low,
-        high=high,
-        bar=BARS[name],
-    )
+    yield row(f"{name}, {mib} MiB parts: time to encode over a copy, ratio", ratios, "", bar=BARS[name])
 
 
 def run(options: Options) -> list[Row]:
