@@ -73,7 +73,8 @@ async def repaired(
     new = made(
         uuid.uuid4().hex, old.plan, old.version, written, home_of, tuple(groups), created_s=old.created_s
     )
-    return new, "" if groups else reason
+    sets = {blob.home for group in groups for blob in group.blobs}
+    return new, "" if sets.issuperset(new.homes) else reason
 
 
 async def _verified(pool: Any, written: Sequence[Written], segments: Iterable[tuple[Home, str]]) -> None:

@@ -298,3 +298,22 @@ def test_a_parity_is_of_all_parts_however_many(
 
     monkeypatch.setattr(manager, "fetch", fetch)
     asyncio.run(run())
+
+
+def test_a_version_is_not_whole_again_while_nobody_has_parities_of_what_a_host_holds(folder: Path) -> None:
+    async def run() -> None:
+        there = Hosts(folder)
+        await there.start(6)
+        racks = {home: f"rack-{number % 2}" for number, home in enumerate(there.managers)}
+        async with await ConnectionPool() as pool:
+            record = await there.write(pool, Scheme("partner"))
+            await there.lose(next(iter(racks)))
+            # three hosts of one rack and two of the other
+            left = {home: racks[home] for home in there.managers}
+            record, reason = await repaired(pool, record, left, Scheme("partner"), lambda home, one: None)
+            assert (len(record.groups), record.losses_survived) == (2, 0)
+            assert "1 of 5 hosts are in no set" in reason
+        for home in list(there.managers):
+            await there.lose(home)
+
+    asyncio.run(run())

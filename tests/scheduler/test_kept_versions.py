@@ -317,6 +317,24 @@ async def test_what_is_being_made_again_is_not_once_the_runtime_is_uninstalled()
 
 
 @live(workers=1)
+async def test_a_version_that_is_held_again_in_part_is_not_called_whole(c, s, a, monkeypatch):
+    rt = await dask_hpc.install(c)
+    data = await step(c, 0)
+    await rt.checkpoint(data, "field", levels=("L1", "L2"))
+    held = of(s).commits._held
+
+    async def partly(*_: Any, **__: Any) -> Any:
+        return ("L1", "L2"), "L2: 1 of 5 hosts are in no set", False
+
+    monkeypatch.setattr(held, "write", partly)
+    (folder,) = held._versions
+    await held._again(folder, True)
+    (row,) = held.status()
+    assert (row["state"], row["reason"].partition(";")[0]) == ("less", "L2: 1 of 5 hosts are in no set")
+    del data
+
+
+@live(workers=1)
 async def test_a_manager_that_ends_while_it_is_looked_at_fails_no_heartbeat(c, s, a, monkeypatch):
     rt = await dask_hpc.install(c)
     await rt.checkpoint(await step(c, 0), "field", levels="L1")

@@ -336,7 +336,7 @@ class Held:
         old = self._memory.records.get(folder.removeprefix(MEMORY))
         created_s = None if old is None else old.manifest.created_s
         try:
-            levels, note, _ = await self.write(
+            _, note, as_asked = await self.write(
                 plan, version.number, every, writing, version.scheme, created_s=created_s, same=same
             )
         except (CheckpointError, OSError) as error:
@@ -344,7 +344,7 @@ class Held:
             raise
         finally:
             writing.end()
-        less = note if version.scheme is not None and "L2" not in levels else ""
+        less = "" if as_asked else note
         if less:
             less += self._store_instead(plan, version.number, every)
         self._tell(plan.name, version.number, "less" if less else "whole", less)
