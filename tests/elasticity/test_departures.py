@@ -19,7 +19,8 @@ from waits import Gate, until, within
 
 import dask_hpc
 from dask_hpc.scheduler.internals import data, reads
-from dask_hpc.scheduler.leaving.departures import Departures
+from dask_hpc.scheduler.leaving.data_moves import DataMoves
+from dask_hpc.scheduler.leaving.departures import Departures, logger
 from dask_hpc.scheduler.rpc.service import of
 from dask_hpc.scheduler.tables.parts import Departure
 
@@ -50,6 +51,8 @@ def test_a_shuffle_that_takes_longer_than_there_is_time_runs_again_and_nothing_e
 def test_a_worker_whose_time_is_up_gets_no_task_while_it_is_emptied() -> None:
     async def run() -> None:
         async with shrinkable(2, threads_per_worker=2) as made:
+            # that it is cut short is not the fault of a task
+            made.scheduler.allowed_failures = 0
             long, short = Gate(), Gate()
             places = [made.address(name) for name in (0, 1)]
 
@@ -94,16 +97,17 @@ def test_a_worker_that_ends_by_itself_is_not_told_to_for_it_may_start_anew() -> 
     async def run() -> None:
         async with shrinkable(1) as made:
             worker, stock = made.cluster.workers[0], made.scheduler.remove_worker
-            told: list[bool] = []
+            told: list[Any] = []
 
             async def remove(*args: Any, **how: Any) -> Any:
-                told.append(how["close"])
+                told.append((how["close"], how["expected"]))
                 return await stock(*args, **how)
 
             made.scheduler.remove_worker = remove
             only = await made.client.scatter([1])  # nobody else has room for it
             await within(worker.close_gracefully())
-            assert told == [False], only
+            # nor does it count against what it executes
+            assert told == [(False, True)], only
 
     with dask.config.set({"hpc.shrink-deadline": "200 ms"}):
         asyncio.run(run())
@@ -121,6 +125,10 @@ def test_a_node_gets_tasks_again_where_leaving_has_failed(monkeypatch: pytest.Mo
                 with pytest.raises(RuntimeError, match="it fails"):
                     await depart(made)
                 assert await within(made.client.submit(result_of, 1)) == result_of(1)
+            monkeypatch.undo()
+            # whoever asks again has no old answer
+            assert not any((await depart(made)).values())
+            assert made.names() == set()
 
     asyncio.run(run())
 
@@ -310,3 +318,70 @@ def test_a_worker_whose_node_is_given_up_anyway_goes_when_its_time_is_over() -> 
             assert len(left["executing"]) == 1
 
     asyncio.run(run())
+
+
+def test_nobody_waits_for_room_in_the_time_that_writing_needs_and_that_is_said_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s, said, looks = [100.0], list[Any](), list[bool]()
+
+    async def leave(departure: Departure) -> bool:
+        looks.append(departure.last)
+        return True
+
+    async def sleep(seconds: float) -> None:
+        now_s[0] += seconds
+
+    state, parts = SimpleNamespace(now_s=lambda: now_s[0]), SimpleNamespace(leave=leave)
+    parts.reserved_s = lambda _: 2.0
+    departures = object.__new__(Departures)
+    departures.closing = False
+    departures.engine = SimpleNamespace(  # type: ignore[assignment]
+        scheduler=SimpleNamespace(workers={"a": None}), state=state, parts=parts
+    )
+    monkeypatch.setattr(reads, "sole_keys", lambda *_: ["key"])
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    monkeypatch.setattr(logger, "warning", lambda *line: said.append(line))
+    departure = Departure(("a",), "its end", 3.25, 103.25)
+    asyncio.run(departures._empty(departure))
+    assert now_s == [101.25]
+    # before each wait, after the last one, and to save what is there
+    assert looks == [False] * 4 + [True]
+    assert (departure.waits, len(said)) == (3, 1)
+
+
+@pytest.mark.parametrize(
+    ("last", "waits", "others", "moved"),
+    [(False, 0, False, True), (False, 1, True, True), (False, 1, False, False), (True, 0, True, False)],
+)
+def test_data_goes_to_those_that_stay_and_is_not_moved_in_the_time_that_writing_needs(
+    monkeypatch: pytest.MonkeyPatch, last: bool, waits: int, others: bool, moved: bool
+) -> None:
+    found: list[Any] = []
+
+    async def move_off(scheduler: Any, addresses: Any, staying: Any, left_s: Any) -> None:
+        found.append((addresses, staying, left_s()))
+
+    monkeypatch.setattr(data, "move_off", move_off)
+    monkeypatch.setattr(reads, "others_running", lambda *_: others)
+    # one more is about to leave
+    at = {address: SimpleNamespace(reserved=address != "c") for address in "abc"}
+    state: Any = SimpleNamespace(
+        scheduler=SimpleNamespace(workers={}), nodes=SimpleNamespace(at=at), now_s=lambda: 100.0
+    )
+    parts: Any = SimpleNamespace(reserved_s=lambda _: 2.0)
+    departure = Departure(("a",), "its end", 60.0, 110.0, last=last, waits=waits)
+    assert asyncio.run(DataMoves(state, parts).leave(departure)) is False
+    assert found == ([(("a",), ["c"], 8.0)] if moved else [])
+
+
+def test_of_what_comes_back_others_keep_what_they_have_got_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    gone: list[Any] = []
+    departures = object.__new__(Departures)
+    departures.engine = SimpleNamespace(  # type: ignore[assignment]
+        scheduler=SimpleNamespace(workers={"a": None})
+    )
+    monkeypatch.setattr(reads, "sole_keys", lambda *_: ["back", "lost"])
+    monkeypatch.setattr(data, "let_go", lambda _, keys, leaving, why: gone.append((keys, leaving)))
+    departures._let_go(Departure(("a",), "its end", 60.0, 60.0, kept={"a": ["back", "moved"]}))
+    assert gone == [(["back"], ["a"])]

@@ -294,3 +294,27 @@ def test_a_worker_that_somebody_has_retired_is_not_counted_any_more(adapts: bool
             assert await within(made.client.submit(sum, [1, 2])) == 3
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("retires", [False, True])
+def test_who_was_to_leave_and_is_wanted_again_is_none_that_could_not(retires: bool) -> None:
+    async def run() -> None:
+        async with shrinkable(2) as made:
+            gate = Gate()
+            held = await made.held(2, gate)
+            releases = of(made.scheduler).releases
+            asked = releases.retire(names=[1]) if retires else releases.release(1, [1])
+            leaving = asyncio.ensure_future(asked)
+            await until(lambda: draining(made) == 1, "it is drained")
+            assert releases.recall(0) == [1]
+            assert await within(leaving) == ({} if retires else {"released": {}, "refused": {}})
+            assert made.cluster.refused == {}
+            # nor is it counted among those that leave now
+            going = asyncio.ensure_future(releases.release(1, [0]))
+            await until(lambda: draining(made) == 1, "the other one is drained")
+            assert releases.recall(1) == []
+            gate.open()
+            assert await within(made.client.gather(held)) == [0, 1]
+            assert list((await within(going))["released"]) == ["0"]
+
+    asyncio.run(run())

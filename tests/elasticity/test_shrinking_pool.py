@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from distributed import Status
 from elastic_clusters import shrinkable
 from waits import until, within
 
@@ -104,3 +106,63 @@ def test_what_comes_to_a_worker_as_it_leaves_is_moved_as_well(leaves: str, monke
             assert [ws.name for ws in made.scheduler.tasks["late"].who_has] == [0]
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize(("remove", "told"), [(True, ["asked", "to end"]), (False, ["asked, to end"])])
+def test_a_worker_is_told_to_end_once_it_is_known_that_others_have_what_it_holds(
+    remove: bool, told: list[str]
+) -> None:
+    steps: list[str] = []
+
+    async def stock(close_workers: bool, **_: Any) -> dict[str, Any]:
+        # some time before it is looked at what has come meanwhile
+        steps.append("asked, to end" if close_workers else "asked")
+        return {"a": {}}
+
+    async def removed(address: str, close: bool, **_: Any) -> None:
+        steps.append("to end" if close else "to go")
+
+    workers = {"a": SimpleNamespace(has_what=())}
+    scheduler: Any = SimpleNamespace(workers=workers, remove_worker=removed)
+    asyncio.run(data.retire(scheduler, ["a"], "a test", stock, remove=remove, close_workers=True))
+    assert steps == told
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        (Status.running, Status.closing_gracefully, ["running"]),
+        # whose memory is full: stock has told it to be so again
+        (Status.paused, Status.closing_gracefully, []),
+        (Status.running, Status.paused, []),
+    ],
+)
+def test_a_worker_that_cannot_leave_takes_tasks_again_unless_it_is_paused(
+    before: Status, after: Status, told: list[str]
+) -> None:
+    worker, said = SimpleNamespace(status=before), list[str]()
+
+    async def stock(**_: Any) -> dict[str, Any]:
+        worker.status = after
+        return {}
+
+    scheduler: Any = SimpleNamespace(
+        workers={"a": worker},
+        handle_worker_status_change=lambda *_: None,
+        worker_send=lambda address, message: said.append(message["status"]),
+    )
+    assert asyncio.run(data.retire_or_keep(scheduler, ["a"], stock)) == {}
+    assert said == told
+
+
+def test_what_is_let_go_of_is_not_made_again_on_a_worker_that_leaves() -> None:
+    steps: list[Any] = []
+    scheduler: Any = SimpleNamespace(
+        workers={"a": None},
+        tasks={key: SimpleNamespace(state=state) for key, state in (("k", "memory"), ("w", "waiting"))},
+        handle_worker_status_change=lambda status, address, _: steps.append((status, address)),
+        worker_send=lambda address, message: steps.append((message["status"], address)),
+        transitions=lambda recommended, _: steps.append(recommended),
+    )
+    data.let_go(scheduler, ["k", "w", "forgotten"], ["a"], "a test")
+    assert steps == [("closing_gracefully", "a"), ("closing_gracefully", "a"), {"k": "released"}]

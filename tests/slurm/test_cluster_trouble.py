@@ -362,37 +362,49 @@ def test_for_jobs_that_end_together_one_is_asked_for_until_slurm_takes_it_and_th
             made.sync(worker.close)
 
 
+class Compared(reconcile.Reconciled):
+    """Jobs a, b and c in one pool, without Slurm: a worker of a is there."""
+
+    def __init__(self) -> None:
+        vars(self).update(_come=set(), _begun=set(), _expiring={}, _lost_s={}, adjusted=[])
+        self.pools, self.workers = {"": None}, {}
+        self._failures, self.waits_s = Counter({"": reconcile.FAILURES - 1}), {"": deque()}
+        self._wanted, self.worker_spec = {"": 3}, dict.fromkeys("abc")
+
+    def _there(self) -> set[str]:
+        return {"a"}
+
+    def _workers_of(self, spec: str) -> list[str]:
+        return [spec]
+
+    def _pool_of(self, spec: str) -> str:
+        return ""
+
+    def _grow(self, pool: str, most: float) -> None:
+        """None comes in place of those that have ended."""
+
+    def _job(self, pool: str) -> Any:
+        return SimpleNamespace(log_directory=None)
+
+    async def _adjust(self, pool: str, anew: bool = False) -> None:
+        self.adjusted.append(pool)
+
+    async def _open(self, again: bool = False) -> None:
+        """Nothing is submitted."""
+
+
 def test_jobs_without_a_worker_are_in_a_row_only_until_one_has_a_worker() -> None:
-    class Compared(reconcile.Reconciled):
-        """Jobs a, b and c in one pool, without Slurm: a worker of a is there."""
-
-        def __init__(self) -> None:
-            vars(self).update(_come=set(), _begun=set(), _expiring={}, _lost_s={})
-            self.pools, self.workers = {"": None}, {}
-            self._failures, self.waits_s = Counter({"": reconcile.FAILURES - 1}), {"": deque()}
-            self._wanted, self.worker_spec = {"": 3}, dict.fromkeys("abc")
-
-        def _there(self) -> set[str]:
-            return {"a"}
-
-        def _workers_of(self, spec: str) -> list[str]:
-            return [spec]
-
-        def _pool_of(self, spec: str) -> str:
-            return ""
-
-        def _grow(self, pool: str, most: float) -> None:
-            """None comes in place of those that have ended."""
-
-        def _job(self, pool: str) -> Any:
-            return SimpleNamespace(log_directory=None)
-
-        async def _open(self, again: bool = False) -> None:
-            """Nothing is submitted."""
-
     cluster: Any = Compared()
     row = SimpleNamespace(state="RUNNING", submit_s=1.0, end_s=None)
     asyncio.run(cluster._compare({"1": "a", "2": "b"}, {"1": row}))
     # else it would be the last of too many, and fewer would be asked for
     assert (cluster._failures[""], cluster._wanted[""]) == (1, 3)
     assert set(cluster.worker_spec) == {"a", "c"}
+
+
+def test_of_a_job_that_is_given_more_time_and_its_successor_one_is_too_many() -> None:
+    cluster: Any = Compared()
+    cluster._expiring["a"] = 2.0
+    row = SimpleNamespace(state="RUNNING", submit_s=1.0, end_s=9e9, time_limit_s=60.0)
+    asyncio.run(cluster._compare({"1": "a"}, {"1": row}))
+    assert (cluster._expiring, cluster.adjusted) == ({}, [""])
