@@ -99,6 +99,21 @@ def test_a_record_comes_back_as_it_was_with_where_each_block_is(tmp_path, monkey
         assert copy.written == record.manifest.written(number)
         assert copy.group is not None
         assert copy.group.blobs[copy.blob].home == copy.home
+    # also those that hold parities alone
+    assert replace(back, homes=back.homes[:1]).all_homes == set(back.homes)
+
+
+def test_a_manager_that_listens_elsewhere_does_so_wherever_a_record_names_it():
+    record = made(Scheme("partner"))
+    first, *others = record.homes
+    moved = Home("tcp://elsewhere:1", first.folder)
+    now = record.at({first: moved})
+    assert now.homes == (moved, *others)
+    assert set(now.segments()) == now.all_homes == {moved, *others}
+    assert {blob.home for group in now.groups for blob in group.blobs} == {moved, *others}
+    # what it holds is read, and what another one holds is made again of it
+    for lost in now.homes:
+        assert now.readable({moved, *others} - {lost})
 
 
 @pytest.mark.parametrize("scheme", [None, Scheme("partner"), Scheme("xor", 4), Scheme("reed-solomon", 4)])

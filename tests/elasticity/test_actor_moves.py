@@ -14,7 +14,9 @@ from elastic_work import Ledger, result_of
 from waits import Gate, until, within
 
 from dask_hpc.scheduler.internals import actor_homes
+from dask_hpc.scheduler.leaving.actors import Actors
 from dask_hpc.scheduler.rpc.service import of
+from dask_hpc.scheduler.tables.parts import Departure
 from dask_hpc.worker.actors import Forwarding, immovable
 
 NOTHING: dict[str, list[str]] = {"executing": [], "lost": [], "actors": [], "spilled": []}
@@ -255,3 +257,39 @@ def test_which_worker_takes_an_actor(leaving: str, staying: str, taken: str | No
     ]
     scheduler: Any = SimpleNamespace(running=running)
     assert actor_homes.host_for_actor(scheduler, leaving, staying) == taken
+
+
+def test_an_actor_goes_to_a_worker_that_stays_in_a_part_of_the_time_and_not_in_the_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[Any] = []
+    # nobody has room at first; one more is about to leave
+    targets = iter([None, "c"])
+    at = {address: SimpleNamespace(reserved=address != "c") for address in "abc"}
+    scheduler = SimpleNamespace(workers={"a": None})
+    state: Any = SimpleNamespace(scheduler=scheduler, nodes=SimpleNamespace(at=at), now_s=lambda: 100.0)
+    actors = Actors(state, SimpleNamespace(reserved_s=lambda _: 4.0))  # type: ignore[arg-type]
+
+    async def movable(addresses: Any) -> dict[Any, str]:
+        asked.append(addresses)
+        return {"one": "a", "other": "a"}
+
+    async def move(key: Any, source: str, target: str, within_s: float, hurries: Any) -> bool:
+        asked.append((key, source, target, within_s))
+        departure.last = True
+        return True
+
+    def host(scheduler: Any, leaving: Any, staying: Any) -> str | None:
+        asked.append(staying)
+        return next(targets)
+
+    monkeypatch.setattr(actors, "movable", movable)
+    monkeypatch.setattr(actors, "move", move)
+    monkeypatch.setattr(actor_homes, "host_for_actor", host)
+    departure = Departure(("a",), "its end", 60.0, 110.0)
+    assert asyncio.run(actors.leave(departure))
+    assert asked == [["a"], ["c"]]
+    # it is not examined again, and the other one is waited for by nobody
+    assert asyncio.run(actors.leave(departure))
+    assert asked[2:] == [["c"], ("other", "a", "c", 2.0)]
+    assert departure.notes == {"actors": {"one": "a"}}

@@ -88,10 +88,15 @@ async def test_what_is_newer_than_what_can_be_read_at_the_moment_stays():
 
 @gen_test(timeout=10)
 async def test_results_are_those_of_the_newest_run_alone():
-    left, _ = left_of(version("a", 1.0, "first"), version("b", 2.0, "second"), version("c", 3.0, "second"))
+    every = [version("a", 1.0, "first"), version("b", 2.0, "second"), version("c", 3.0, "second")]
+    left, memory = left_of(*every)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(of_left, "copies_of", lambda record: [record.id])
         assert await left.results_of("night") == ("second", {key: (key, "object") for key in "bc"})
+        # what this scheduler has had written, or given somebody, was left by nobody
+        for id in "bc":
+            memory.touch(id)
+        assert await left.results_of("night") == ("first", {"a": ("a", "object")})
 
 
 @gen_test(timeout=10)
