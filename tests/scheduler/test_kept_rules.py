@@ -14,7 +14,9 @@ from dask_hpc.errors import CheckpointError
 from dask_hpc.scheduler.checkpoint import memory as of_memory
 from dask_hpc.scheduler.checkpoint.held import Held
 from dask_hpc.scheduler.checkpoint.kept import Kept
-from dask_hpc.worker.saved import MEMORY
+from dask_hpc.scheduler.checkpoint.protected import Protected
+from dask_hpc.scheduler.checkpoint.protected_result import Result
+from dask_hpc.worker.saved import MEMORY, Copy, MemoryCopy
 from dask_hpc_policies.resilience.redundancy_sets import Scheme
 
 
@@ -131,3 +133,17 @@ def test_what_is_kept_is_kept_by_the_name_that_it_has_once_it_is_whole_again(sta
     assert set(held._kept.folders) == ({f"{MEMORY}new"} if stays else set())
     assert memory.dropped == (set() if stays else {f"{MEMORY}new"})
     assert held.status() == [{"name": "night", "version": 3, "state": "whole", "reason": ""}]
+
+
+def test_results_leave_memory_for_the_next_version_only_where_the_store_has_all_of_them() -> None:
+    left: dict[Any, Any] = {}
+    in_memory, in_store = MemoryCopy("v" * 32, *[None] * 4), Copy("/store", *[None] * 3)  # type: ignore[arg-type]
+    protected = object.__new__(Protected)
+    protected._have = lambda key, one, copies: left.update({key: copies})  # type: ignore[method-assign]
+    both, alone = Result((in_memory, in_store), "int", False), Result((in_memory,), "int", False)
+    protected._of = {"both": both, "alone": alone}
+    assert not protected.leave_memory({in_memory.folder})
+    assert left == {}
+    del protected._of["alone"]
+    assert protected.leave_memory({in_memory.folder})
+    assert left == {"both": (in_store,)}
