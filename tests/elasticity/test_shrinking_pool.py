@@ -122,7 +122,7 @@ def test_a_worker_is_told_to_end_once_it_is_known_that_others_have_what_it_holds
     async def removed(address: str, close: bool, **_: Any) -> None:
         steps.append("to end" if close else "to go")
 
-    workers = {"a": SimpleNamespace(has_what=())}
+    workers = {"a": SimpleNamespace(has_what=(), actors=set())}
     scheduler: Any = SimpleNamespace(workers=workers, remove_worker=removed)
     asyncio.run(data.retire(scheduler, ["a"], "a test", stock, remove=remove, close_workers=True))
     assert steps == told
@@ -140,7 +140,7 @@ def test_a_worker_is_told_to_end_once_it_is_known_that_others_have_what_it_holds
 def test_a_worker_that_cannot_leave_takes_tasks_again_unless_it_is_paused(
     before: Status, after: Status, told: list[str]
 ) -> None:
-    worker, said = SimpleNamespace(status=before), list[str]()
+    worker, said = SimpleNamespace(status=before, actors=set()), list[str]()
 
     async def stock(**_: Any) -> dict[str, Any]:
         worker.status = after
