@@ -76,6 +76,15 @@ async def test_tasks_of_coroutines_and_actors_run_on_the_nodes_of_their_job(c, s
                     assert set(await _fan_out(c, by, 8)) == set(addresses_of(s, job)), by
 
 
+class _Actor:
+    """What Dask's scheduler has of one."""
+
+    who_has: list[Any]
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+
+
 def job_of(
     holder: str | None, tasks: dict[str, str], actors: dict[str, str], submitter: Any = None
 ) -> str | None:
@@ -83,8 +92,10 @@ def job_of(
     lanes = {key: SimpleNamespace(job=SimpleNamespace(id=job)) for key, job in {**tasks, **actors}.items()}
     there = SimpleNamespace(
         processing=[SimpleNamespace(key=key) for key in tasks],
-        actors=[SimpleNamespace(key=key) for key in actors],
+        actors={_Actor(key) for key in actors},
     )
+    for actor in there.actors:
+        actor.who_has = [there]
     ownership = object.__new__(Ownership)
     ownership.state = SimpleNamespace(  # type: ignore[assignment]
         nodes=SimpleNamespace(at={"w": SimpleNamespace(job=holder)}),

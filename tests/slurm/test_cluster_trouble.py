@@ -58,17 +58,6 @@ def test_a_job_that_cannot_be_submitted_is_one_message_and_the_cluster_goes_on(
         until(lambda: len(made.workers) == 1, "another one is submitted")
 
 
-@pytest.mark.errors("could not be started")
-def test_of_jobs_that_cannot_be_submitted_one_is_tried(fakes: Any, tmp_path: Path, caplog: Any) -> None:
-    fakes("squeue", "exit 1")
-    fakes("sbatch", 'echo x >> "$0.asked"; exit 1')
-    with dask_hpc.SLURMCluster(**OPTIONS) as made:
-        made.scale(jobs=4)
-        until(lambda: not made.worker_spec and "could not be started" in caplog.text, "it is said")
-        assert "4 of the workers could not be started: SlurmError" in caplog.text
-        assert submitted(tmp_path) == 1
-
-
 def test_a_job_that_is_refused_as_somebody_waits_for_the_cluster_can_be_asked_for_again(
     fakes: Any, tmp_path: Path
 ) -> None:

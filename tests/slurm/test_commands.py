@@ -13,8 +13,11 @@ from typing import Any
 
 import psutil
 import pytest
+from fake_slurm import OPTIONS, submitted
+from outside import until
 from private_slurm import poll
 
+import dask_hpc
 from dask_hpc.errors import SlurmError
 from dask_hpc.slurm import commands
 
@@ -170,3 +173,14 @@ def test_ends_are_told_of_jobs_that_have_begun_by_the_number_in_their_environmen
     asked = ["7", "8", "9", "11", "13", "14", "15"]
     found = asyncio.run(commands.job_ends_s(asked, environment={"PATH": search(tmp_path)}))
     assert found == {"7": 5000.0, "9": math.inf, "11": 6000.0}
+
+
+@pytest.mark.errors("could not be started")
+def test_of_jobs_that_cannot_be_submitted_one_is_tried(fakes: Any, tmp_path: Path, caplog: Any) -> None:
+    fakes("squeue", "exit 1")
+    fakes("sbatch", 'echo x >> "$0.asked"; exit 1')
+    with dask_hpc.SLURMCluster(**OPTIONS) as made:
+        made.scale(jobs=4)
+        until(lambda: not made.worker_spec and "could not be started" in caplog.text, "it is said")
+        assert "4 of the workers could not be started: SlurmError" in caplog.text
+        assert submitted(tmp_path) == 1
