@@ -160,7 +160,7 @@ class Alone:
             queue=self.queue,
             watched=(self.watching, ()),
             state=SimpleNamespace(serving=self.serving, plain=self.plain),
-            freed=lambda worker, lane: self.done.append("freed"),
+            freed=lambda worker, lane, key: self.done.append("freed"),
         )
         step = counting(
             {"x": self.lane, **self.others},
@@ -284,7 +284,7 @@ def test_a_borrowed_slot_is_back_when_its_task_ends() -> None:
     # one that is counted in full, whoever's it is
     plugin, heard = HPCSchedulerPlugin.__new__(HPCSchedulerPlugin), []
     left = SimpleNamespace(ended=lambda worker, key: heard.append((worker, key)))
-    plugin._admission = SimpleNamespace(freed=lambda worker, lane: None, lending=left)
+    plugin._admission = SimpleNamespace(freed=lambda worker, lane, key: None, lending=left)
     for worker in ("w", None):
         plugin._count("x", "processing", "released", None, worker, None, None)
     assert heard == [("w", "x")]

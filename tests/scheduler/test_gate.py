@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from random import Random
 from time import time
 from types import SimpleNamespace as Namespace
+
+import pytest
 
 from dask_hpc.scheduler.internals.allotment import HOLD
 from dask_hpc.scheduler.io import tokens
@@ -61,6 +64,12 @@ def send(job):
     return sent
 
 
+def reopened(gate, *left):
+    """What a pass of admission is given after a look at all that have a token."""
+    gate.ended()
+    return gate.reopen(*left)
+
+
 def keys(tasks):
     return [ts.key for ts in tasks]
 
@@ -80,15 +89,15 @@ def test_who_finds_no_token_is_passed_and_comes_back_in_its_turn():
     sent = send(job)
     assert keys(sent) == ["write-0", "write-1", "nap-9"]
     assert (gate.taken(DISK), len(gate.waiting[DISK]), gate.holders(DISK)) == (2, 2, {"write-0", "write-1"})
-    assert gate.reopen() == set()
+    assert reopened(gate) == set()
     sent[0].state = "memory"
     assert gate.holders(DISK) == {"write-1"}
-    assert gate.reopen() == {job}
+    assert reopened(gate) == {job}
     assert keys(send(job)) == ["write-2"]
     # one that waited and is wanted no more takes no token
     tasks[3].state = "forgotten"
     sent[1].state = tasks[2].state = "memory"
-    assert gate.reopen() == set()
+    assert reopened(gate) == set()
     assert not gate.waiting
 
 
@@ -98,7 +107,7 @@ def test_for_as_many_as_have_room_where_others_ended_nobody_looks_elsewhere():
     for ended, left, looked_for in ((1, 1, set()), (2, 1, {job}), (0, 0, set())):
         for ts in sent[:ended]:
             ts.state = "memory"
-        assert gate.reopen(lambda its, left=left: left * (its is job)) == looked_for
+        assert reopened(gate, lambda its, left=left: left * (its is job)) == looked_for
         sent = sent[ended:] + (again := send(job))
         assert len(again) == ended
 
@@ -112,7 +121,7 @@ def test_a_look_at_the_first_takes_no_token():
     # one that could not be sent has none any more, and its turn is still before the other's
     sent.state = "no-worker"
     job.park(sent)
-    assert gate.reopen() == {job}
+    assert reopened(gate) == {job}
     assert keys(send(job)) == ["write-0"]
     assert len(gate.waiting[DISK]) == 1
 
@@ -126,29 +135,29 @@ def test_what_is_on_workers_already_counts_though_there_are_fewer_tokens():
     assert (gate.taken(DISK), send(job)) == (4, [])
     for ts in on_workers[:3]:
         ts.state = "memory"
-    assert gate.reopen() == {job}
+    assert reopened(gate) == {job}
     assert keys(send(job)) == ["write-7"]
 
 
 def test_a_task_that_has_left_its_thread_has_no_token_any_more():
     gate, job = gated(1, task(0), task(1))
     (outer,) = send(job)
-    assert gate.reopen() == set()
+    assert reopened(gate) == set()
     outer.processing_on.long_running.add(outer)
-    assert (gate.reopen(), gate.holders(DISK)) == ({job}, set())
+    assert (reopened(gate), gate.holders(DISK)) == ({job}, set())
     assert keys(send(job)) == ["write-1"]
 
 
 def test_who_was_set_aside_tries_again_when_all_jobs_are_looked_at():
-    woken = []
+    woken, doubts = [], []
     for waiting in ({}, {DISK: [1]}):
         admission = Task(
             lending=Task(settle_all=int), sharing=Task(sweep=list, pass_time=int), _aside=waiting,
             queue=Task(first=lambda: None), state=Task(jobs=Task(active={}), plain=[]),
-            wake=lambda its=waiting: woken.append(its),
+            wake=lambda its=waiting: woken.append(its), gate=Task(ended=lambda: doubts.append(1)),
         )  # fmt: skip
         Admission.sweep(admission)
-    assert woken == [{DISK: [1]}]
+    assert (woken, doubts) == ([{DISK: [1]}], [1, 1])
 
 
 def test_a_task_whose_worker_is_lost_has_its_token_still_when_it_is_sent_again_at_once():
@@ -215,7 +224,7 @@ def test_one_more_is_let_through_when_nobody_gives_a_token_back_for_long(monkeyp
     assert [at(now_s) for now_s in (5.0, 34.9)] == [1, 1]
     # it has ended, and the next has its token
     holder.state = "memory"
-    assert gate.reopen() == {job}
+    assert reopened(gate) == {job}
     (holder,) = send(job)
     assert [at(now_s) for now_s in (35.0, 64.9, 65.0, 94.9)] == [1, 1, 2, 2]
     # tasks of that kind take long
@@ -233,8 +242,8 @@ def test_versions_take_tokens_and_never_wait_for_their_first():
     assert gate.taken(DISK) == 3
     # what a version has, no task gets
     for key in gate.holders(DISK):
-        gate._taken[DISK][key].state = "memory"
-    assert gate.reopen() == {job}
+        gate.tokens[DISK][key].state = "memory"
+    assert reopened(gate) == {job}
     assert keys(send(job)) == ["write-2"]
     lease.give()
     assert gate.free(DISK) == 1
@@ -246,17 +255,17 @@ def test_when_the_last_task_has_ended_that_was_sent_with_another_number():
     gate.allow(DISK, 1)
     assert gate.ended_s(DISK) == math.inf
     first.state = "memory"
-    gate.reopen()
+    reopened(gate)
     assert gate.ended_s(DISK) == math.inf
     before_s = time()
     second.state = "memory"
-    gate.reopen()
+    reopened(gate)
     ended_s = gate.ended_s(DISK)
     assert before_s <= ended_s <= time()
     # those that are sent from then on do not change it
     (third,) = send(job)
     third.state = "memory"
-    gate.reopen()
+    reopened(gate)
     assert gate.ended_s(DISK) == ended_s
 
 
@@ -270,7 +279,7 @@ def test_whoever_writes_versions_has_so_many_tokens_as_it_has_taken_and_not_give
     assert not lease.open()
     lease.give()
     assert lease.open(), "nobody waits for the first one"
-    assert gate.reopen() == {job}
+    assert reopened(gate) == {job}
     assert send(job) == [second]
     assert gate.free(DISK) == 0
     lease.take()
@@ -291,7 +300,7 @@ def test_of_jobs_that_wait_for_one_target_the_one_that_ends_takes_nothing_of_the
     assert [ts.key for _, ts in gate.waiting[DISK]] == ["write-1"]
     # a job that was cancelled has nothing sent any more
     gate.limits[DISK], other.state = 1, "cancelled"
-    assert gate.reopen() == set()
+    assert reopened(gate) == set()
     assert gate.waiting == {}
 
 
@@ -299,14 +308,67 @@ def test_no_token_is_kept_by_what_waits_in_its_task_for_tasks_of_its_own():
     first, second, third = (task(number) for number in range(3))
     gate, job = gated(2, first, second, third)
     assert send(job) == [first, second]
-    assert gate.reopen() == set()
+    assert reopened(gate) == set()
     # others of its worker have left their thread
     first.processing_on.long_running.add(third)
-    assert gate.reopen() == set()
+    assert reopened(gate) == set()
     first.processing_on.long_running.add(first)
     assert gate.holders(DISK) == {second.key}
-    assert gate.reopen() == {job}
+    assert reopened(gate) == {job}
     assert send(job) == [third]
     # the worker of one is lost
     second.state = "released"
     assert gate.holders(DISK) == {third.key}
+
+
+def test_only_those_that_were_told_of_are_looked_at_and_give_their_token_back_if_they_have_ended():
+    gate, job = gated(3, *map(task, range(6)))
+    first, second, third = send(job)
+    gate.allow(DISK, 3)
+    first.state = second.state = "memory"
+    for other in ("nap-1", first.key, first.key, third.key):
+        gate.ended(other)
+    assert (gate.reopen(), keys(send(job))) == ({job}, ["write-3"])
+    assert gate.holders(DISK) == {"write-2", "write-3"}
+    # nobody has told of the second, nor again of the first
+    assert (gate.reopen(), send(job), gate.ended_s(DISK)) == (set(), [], math.inf)
+    third.state = "memory"
+    gate.ended()
+    assert (gate.reopen(), keys(send(job))) == ({job}, ["write-4", "write-5"])
+    assert gate.ended_s(DISK) < math.inf
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_who_hears_of_each_end_has_the_same_tasks_go_as_who_looks_at_all_that_have_a_token(seed):
+    def sent_by(told):
+        chance, sent, log = Random(seed), [], []
+        gate, job = gated(chance.randint(1, 6))
+        lease = gate.lease(DISK)
+        for number in range(200):
+            step = chance.choice(["come", "come", "end", "end", "leave", "again", "allow", "lease"])
+            ts = chance.choice(sent) if sent else None
+            if step == "come":
+                job.park(task(number, chance.choice(["write", "write", "nap"])))
+            elif step == "allow":
+                gate.allow(DISK, chance.randint(1, 6))
+            elif step == "lease":
+                lease.give() if lease._taken else lease.take()
+            elif ts is not None and step == "leave":
+                ts.processing_on.long_running.add(ts)
+                gate.ended()
+            elif ts is not None:
+                sent.remove(ts)
+                ts.worker.long_running.discard(ts)
+                ts.state = "memory" if step == "end" else "no-worker"
+                gate.ended(ts.key)
+                if step == "again":
+                    job.park(ts)
+            if not told:
+                gate.ended()
+            gate.reopen()
+            sent += (new := send(job))
+            log.append((keys(new), gate.taken(DISK), gate.holders(DISK), gate.ended_s(DISK) < math.inf))
+            assert gate.taken(DISK) <= 7
+        return log
+
+    assert sent_by(told=True) == sent_by(told=False)

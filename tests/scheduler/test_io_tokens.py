@@ -11,6 +11,7 @@ import dask
 import dask.array as da
 import numpy as np
 import zarr
+from distributed import secede
 from distributed.core import Status
 from distributed.diagnostics.plugin import SchedulerPlugin
 from helpers import Gate, engine, live, record, started, through, until, within
@@ -171,6 +172,26 @@ async def test_a_token_goes_elsewhere_when_the_worker_of_its_task_is_paused(c, s
         assert [worker.state.executing_count for worker in workers if worker is not busy] == [1]
         gates[1].open()
         assert await within(c.gather([first, second])) == [0, 1]
+
+
+def leave(gates):
+    secede()
+    return through(0, gates[0])
+
+
+@live(1, threads=2, config={"hpc.sweep": "10 s"})
+async def test_a_task_that_leaves_its_thread_gives_its_token_to_the_next(c, s, a):
+    rt = await dask_hpc.install(c, policy="fcfs")
+    gates = (Gate(),)
+    async with rt.job("gated", nodes=1) as job:
+        await started(s, job)
+        tokens_for(s, job, 1)
+        outer = c.submit(leave, gates, key="gated-0")
+        inner = c.submit(inc, 1, key="gated-1")
+        assert await within(inner, 5) == 2
+        assert not outer.done()
+        gates[0].open()
+        assert await within(outer) == 0
 
 
 class Sent(SchedulerPlugin):

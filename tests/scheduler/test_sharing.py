@@ -352,7 +352,8 @@ def test_time_passes_for_who_takes_turns_at_each_sweep_once_also_while_nobody_wa
         Admission.sweep(
             SimpleNamespace(
                 lending=SimpleNamespace(settle_all=int), sharing=sharing,
-                queue=SimpleNamespace(first=lambda: None), _aside={}, state=state, offer=offered.append,
+                queue=SimpleNamespace(first=lambda: None), _aside={}, state=state,
+                gate=SimpleNamespace(ended=int), offer=offered.append,
             )
         )  # fmt: skip
         # who holds something is looked at in the next pass

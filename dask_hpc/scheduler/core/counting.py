@@ -68,7 +68,7 @@ def counting(
             job = lane.job
             if start == "processing":
                 if finish == "memory" and startstops and nbytes is not None:
-                    freed(worker, lane)
+                    freed(worker, lane, key)
                     if worker in loans:
                         ended(worker, key)
                     job.processing -= 1
@@ -106,11 +106,11 @@ def counting(
                 if finish == "memory" and startstops:
                     # otherwise stock fills the slot
                     if lending.wanted or queue.closed or worker in loans or rounds or producers:
-                        freed(worker, lane)
+                        freed(worker, lane, key)
                         if worker in loans:
                             ended(worker, key)
                     elif lane.kind != "queue" and (job.queue or worker in serving or len(plain) > 1):
-                        freed(worker, lane)
+                        freed(worker, lane, key)
                     job.processing -= 1
                     job.unfinished -= 1
                     job.expected.done_s += taken_s(startstops)

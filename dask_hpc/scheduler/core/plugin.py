@@ -105,7 +105,7 @@ class HPCSchedulerPlugin(SchedulerPlugin):
     ) -> None:
         """Keep the counts of the task's job; note slots that may have opened."""
         if start == "processing" and startstops is not NO_RUN:
-            self._admission.freed(worker, lane)
+            self._admission.freed(worker, lane, key)
             if worker is not None:
                 self._admission.lending.ended(worker, key)
         if lane is None:

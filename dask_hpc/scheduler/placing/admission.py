@@ -68,7 +68,7 @@ class Admission:
         self.grown: set[JobRecord] = set()
         #: Tokens of those jobs whose tasks need some.
         self.gate = Gate()
-        self._aside = self.gate.waiting
+        self._aside, self._tokens = self.gate.waiting, self.gate.tokens
         self.lending = Lending(state, parts)
         self.sharing = Sharing(state, parts, turns, self.lending.takes)
         #: Parts that limit how many tasks a worker takes.
@@ -90,8 +90,10 @@ class Admission:
             self._scheduled = True
             self._call_soon(self._pass)
 
-    def freed(self, address: str | None, lane: Lane | None) -> None:
-        """A task has left a worker (None: one that is not known any more). Runs for every task."""
+    def freed(self, address: str | None, lane: Lane | None, key: Any = None) -> None:
+        """A task has left a worker (None: an unknown one), or its thread (no key). Runs for every task."""
+        if self._tokens:
+            self.gate.ended(key)
         if address is not None:
             holder = self._serving.get(address)
             # most tasks of jobs that have more to do, or share nodes with those that have; who waits for a
@@ -123,8 +125,7 @@ class Admission:
                     return
         elif lane is not None:
             self.offered.add(lane.job)
-        if not self._scheduled:
-            self.wake()
+        self.wake()
 
     def waits(self, ts: TaskState, worker: WorkerState) -> bool:
         """Hold a task that is about to be sent to a worker if it finds no token; whether it is held."""
@@ -152,6 +153,7 @@ class Admission:
     def clear(self) -> None:
         """Forget workers and jobs: of those that go from now on nobody tells."""
         self.lending.settle_all(whole=True)
+        self.gate.ended()
         self._only.clear()
         self.dirty.clear()
         self.offered.clear()
@@ -163,6 +165,7 @@ class Admission:
         moved = self.sharing.sweep()
         if moved:
             self.scan(*moved)
+        self.gate.ended()  # one was not sent, or has left while nobody was told
         if self._aside:
             self.wake()
         jobs = self.state.jobs.active.values()
@@ -180,11 +183,9 @@ class Admission:
         self._counter += 1
         stimulus_id = f"hpc-admit-{self._counter}"
         batch: Batch = []
-        lent: Batch = []
-        if self.gate.needs or self._aside:
+        if self._aside or self.gate.over:
             self.offered |= self.gate.reopen(self._left)
-        if self.grown or self.offered:
-            lent = self._look_everywhere(batch, stimulus_id)
+        lent = self._look_everywhere(batch, stimulus_id) if self.grown or self.offered else []
         if self.sharing.with_plain and self.queue.waits():
             self.queue.draw(_DRAWN, stimulus_id)
         promised = Counter([ws.address for _, ws, _ in batch]) if batch else None
@@ -264,8 +265,7 @@ class Admission:
 
         Idle threads come first, wherever they are; what is left waits behind what executes.
         """
-        grown, self.grown = self.grown, set()
-        offered, self.offered = self.offered, set()
+        grown, offered, self.grown, self.offered = self.grown, self.offered, set(), set()
         common = self.state.common
         if any(job.reach is common for job in grown) or self._common != common.version:
             self._common = common.version

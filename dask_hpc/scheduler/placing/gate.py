@@ -38,7 +38,10 @@ class Gate:
         self.limits: dict[Target, int] = {}
         #: Tasks that wait for a token, by the target that has none for them, in order.
         self.waiting: dict[Target, deque[tuple[JobRecord, TaskState]]] = {}
-        self._taken: dict[Target, dict[Any, TaskState]] = {}
+        #: Who has a token, by target and key: always this very object.
+        self.tokens: dict[Target, dict[Any, TaskState]] = {}
+        #: Keys of those that may have none any more, looked at when `reopen` is asked next.
+        self.over: set[Any] = set()
         #: Tasks that had a token when the number of these was changed, and have not ended; when the last has.
         self._earlier: dict[Target, set[Any]] = {}
         self._ended_s: dict[Target, float] = {}
@@ -57,12 +60,12 @@ class Gate:
         if targets is None:
             return True
         for target in targets:
-            if self.free(target) < 1 and ts.key not in self._taken.get(target, ()):
+            if self.free(target) < 1 and ts.key not in self.tokens.get(target, ()):
                 self.waiting.setdefault(target, deque()).append((job, ts))
                 return False
         if take:
             for target in targets:
-                self._taken.setdefault(target, {})[ts.key] = ts
+                self.tokens.setdefault(target, {})[ts.key] = ts
         return True
 
     def holds(self, state: State, ts: TaskState) -> bool:
@@ -77,7 +80,7 @@ class Gate:
         if targets is None or not reads.queuing(state.scheduler):
             return False
         for target in targets:
-            taken = self._taken.setdefault(target, {})
+            taken = self.tokens.setdefault(target, {})
             for dts in ts.dependencies:
                 taken.pop(dts.key, None)
             if self.free(target) < 1 and ts.key not in taken:
@@ -85,12 +88,12 @@ class Gate:
                 writes.hold(ts)
                 return True
         for target in targets:
-            self._taken[target][ts.key] = ts
+            self.tokens[target][ts.key] = ts
         return False
 
     def adopt(self, target: Target, tasks: Iterable[TaskState]) -> None:
         """These are on workers already: they have tokens of the target, whether there are any or not."""
-        self._taken.setdefault(target, {}).update({ts.key: ts for ts in tasks})
+        self.tokens.setdefault(target, {}).update({ts.key: ts for ts in tasks})
 
     def allow(self, target: Target, tokens: int) -> None:
         """Change the number of tokens of a target."""
@@ -110,25 +113,35 @@ class Gate:
         if limit is None:
             return math.inf
         # `taken`, written out: this runs for every task that needs a token
-        return limit - len(self._taken.get(target, ())) - self._leased.get(target, 0)
+        return limit - len(self.tokens.get(target, ())) - self._leased.get(target, 0)
 
     def taken(self, target: Target) -> int:
         """Tokens of a target that somebody has."""
-        return len(self._taken.get(target, ())) + self._leased.get(target, 0)
+        return len(self.tokens.get(target, ())) + self._leased.get(target, 0)
 
     def holders(self, target: Target) -> set[Any]:
         """Keys of the tasks on workers that have a token of a target."""
-        return {key for key, ts in self._taken.get(target, {}).items() if _at_it(ts)}
+        return {key for key, ts in self.tokens.get(target, {}).items() if _at_it(ts)}
 
     def lease(self, target: Target) -> Lease:
         """Tokens for somebody who is no task and writes a target."""
         return Lease(self, target)
 
+    def ended(self, key: Any = None) -> None:
+        """A task has left its worker; None: any may have left its worker, or its thread.
+
+        Whether it has a token still is looked at by `reopen`. Runs for every task while some have one.
+        """
+        for taken in self.tokens.values():
+            if key is None:
+                self.over.update(taken)
+            elif key in taken:
+                self.over.add(key)
+
     def reopen(self, left: Callable[[JobRecord], int] = lambda job: 0) -> set[JobRecord]:
         """Let go of the tokens of tasks that have ended; jobs whose tasks may have one now, held again.
 
-        To be asked between two passes of admission: a task that was to be sent, and was not, has none any
-        more.
+        To be asked between two passes of admission.
 
         Parameters
         ----------
@@ -136,16 +149,13 @@ class Gate:
             How many tasks of a job go where others have just ended, which is looked at anyway: a job that has
             no more than these is not given.
         """
-        for target, taken in self._taken.items():
-            # `_at_it`, written out: this runs for every token at every pass
-            for key in [
-                key
-                for key, ts in taken.items()
-                if (ws := ts.processing_on) is None or (ws.long_running and ts in ws.long_running)
-            ]:
-                del taken[key]
+        for target, taken in self.tokens.items() if self.over else ():
+            for key in self.over:
+                if key in taken and not _at_it(taken[key]):
+                    del taken[key]
             if (earlier := self._earlier.get(target)) and earlier.isdisjoint(taken):
                 self._earlier[target], self._ended_s[target] = set(), time()
+        self.over.clear()
         again: dict[JobRecord, int] = {}
         for target, waiting in list(self.waiting.items()):
             room = self.free(target)
