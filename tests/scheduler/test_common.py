@@ -185,7 +185,7 @@ async def test_a_job_runs_on_the_nodes_of_its_that_are_pinned_too(c, s, *workers
         shuffle = asyncio.ensure_future(c.compute(rechunked(gate)))
         await until(lambda: gate.arrived == 3, "inputs of a shuffle execute")
         releases.pin([str(worker.name) for worker in workers[:2]], True)
-        await until(lambda: its_own(late), "it is seen that it has to share no more")
+        assert its_own(late), "it has to share no more"
         gate.open()
         np.testing.assert_array_equal(await within(shuffle), EXPECTED)
         gate = Gate()

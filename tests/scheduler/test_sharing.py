@@ -30,6 +30,9 @@ from dask_hpc.scheduler.internals import reads
 from dask_hpc.scheduler.placing.admission import Admission
 from dask_hpc.scheduler.placing.sharing import Sharing
 from dask_hpc.scheduler.rpc.service import of
+from dask_hpc.scheduler.tables.jobs import JobRecord
+from dask_hpc_policies.jobs.jobspec import job_spec
+from dask_hpc_policies.model import JobRequest
 
 POLICIES = ("pwma-fpsma", "fair")
 
@@ -229,12 +232,13 @@ async def test_long_tasks_take_no_turns_on_nodes_of_others(c, s, a, b):
 
 def test_who_takes_turns_on_nodes_of_plain_work_and_which_tasks_are_sent_ahead():
     plain = SimpleNamespace(is_default=True, allotment={"a"}, undeclared=True, unfinished=1)
-    with_node = SimpleNamespace(is_default=False, allotment={"b"}, undeclared=True)
+    with_node = SimpleNamespace(is_default=False, allotment={"b"}, undeclared=True, reach={"b"})
     without = SimpleNamespace(is_default=False, allotment=set(), undeclared=True)
     node, holders = SimpleNamespace(serves=True), [plain]
     state = SimpleNamespace(
         nodes=SimpleNamespace(at=dict.fromkeys("ab", node)),
         serving={"b": with_node},
+        common={"b"},
         served_by=lambda address: holders if address == "a" else [with_node],
     )
     turns = SimpleNamespace(place=[without, plain, with_node].index)
@@ -249,7 +253,7 @@ def test_who_takes_turns_on_nodes_of_plain_work_and_which_tasks_are_sent_ahead()
     sharing.waiting = [with_node, plain]
     assert sharing.on("a") == [with_node, plain]
     node.serves = False
-    assert sharing.on("a") == []
+    assert sharing.on("a") == sharing.on("b") == []
     sharing.waiting = [with_node, without]
     # stock's queue is closed only while others take turns there
     assert sharing.on_plain()
@@ -261,6 +265,34 @@ def test_who_takes_turns_on_nodes_of_plain_work_and_which_tasks_are_sent_ahead()
         return SimpleNamespace(prefix=SimpleNamespace(name="kind", duration_average=seconds))
 
     assert [sharing.ahead(took(seconds)) for seconds in (-1, 0.5, 1.5)] == [False, True, False]
+
+
+def test_who_takes_turns_on_common_nodes_is_seen_once_a_look_and_node_by_node_for_who_has_left_them():
+    common, asked = {"a", "b"}, []
+    first, second = (JobRecord(name, job_spec(name), JobRequest(name=name), client=None) for name in "12")
+    for job in (first, second):
+        job.lanes["rest"].restriction = common
+    state = SimpleNamespace(
+        nodes=SimpleNamespace(at=dict.fromkeys("ab", SimpleNamespace(serves=True))),
+        serving={"a": first, "b": second},
+        common=common,
+        served_by=lambda address: [state.serving[address]],
+    )
+    order = [first, second]
+    turns = SimpleNamespace(advance=int, place=lambda job: order.index(job))
+    sharing = Sharing(state, SimpleNamespace(lends=lambda node: asked.append(node)), turns, None)
+    sharing.waiting = [second]
+    for _ in range(2):
+        assert (sharing.on("a"), sharing.on("b")) == ([first, second], [second])
+    order.reverse()
+    assert sharing.on("a") == [first, second], "as it was at the last look"
+    sharing.waiting = [first, second]
+    sharing.pass_time()
+    assert sharing.on("a") == sharing.on("b") == [second, first]
+    assert not asked
+    # one of its nodes is not lent
+    first.lanes["rest"].restriction = {"a"}
+    assert (sharing.on("a"), len(asked)) == ([], 1)
 
 
 @pytest.mark.parametrize(

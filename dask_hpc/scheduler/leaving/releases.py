@@ -55,6 +55,8 @@ class Releases:
     def pin(self, workers: Iterable[str], keep: bool) -> None:
         """Have nodes with these workers (by name) stay, also those that are being drained, or no longer."""
         self.pins.put(workers, keep)
+        if self.engine.awake:
+            self.engine.admission.sweep()  # who takes turns where
         for group in list(self._leaving):
             if any(map(self.pins.why, group)):
                 self.engine.rounds.take_back(group, _WANTED)

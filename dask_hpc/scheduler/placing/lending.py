@@ -162,12 +162,11 @@ class Lending:
                 self._over(trial)
                 continue
             address, job = worker.address, lane.job
-            self.ended(address, ts.key)  # it was there before, and nobody told that it left
+            if ts.key in self.loans.get(address, ()):  # it was there before, and nobody told that it left
+                self.ended(address, ts.key)
             lender = state.serving.get(address) or self._holder(address)
-            loans = self.loans.get(address)
-            if loans is None:
-                loans = self.loans[address] = {}
-            loans[ts.key] = Loan(ts, worker, job, lender, trial, ts.run_id, now_s)
+            loan = Loan(ts, worker, job, lender, trial, ts.run_id, now_s)
+            self.loans.setdefault(address, {})[ts.key] = loan
             job.borrowed_tasks += 1
             job.lending = _BUSY if self._runs(job.reach) else _PAUSED if len(job.reach) else _NODELESS
             if lender is not None:

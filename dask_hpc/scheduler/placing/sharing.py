@@ -46,6 +46,8 @@ class Sharing:
         self._takes = takes
         #: Jobs that take turns on nodes that are not theirs, since `look`, in turn; some may hold no task.
         self.waiting: list[JobRecord] = []
+        #: Those that take turns where one of the jobs that have common nodes has the node, by that job.
+        self._on: dict[JobRecord, list[JobRecord]] = {}
         #: Whether plain work is one of them.
         self.with_plain = False
         #: Whether time has passed that nobody was told of.
@@ -73,6 +75,7 @@ class Sharing:
         self._swept = False
         self._turns.advance()
         self.waiting.sort(key=self._turns.place)
+        self._on.clear()
 
     def sweep(self) -> list[JobRecord]:
         """What no event tells of: time has passed, or jobs share nodes that did not, or do no more.
@@ -96,11 +99,16 @@ class Sharing:
     def on(self, address: str) -> list[JobRecord]:
         """Whose held tasks take turns on the worker, in that order; nobody's where only its holder runs."""
         state = self.state
+        holder = state.serving.get(address)
+        if holder is not None and holder.reach is state.common:
+            # on all that it has, since whoever has a node that is not lent leaves the common ones
+            if holder not in self._on:
+                own = [] if holder in self.waiting else [holder]
+                self._on[holder] = sorted([*own, *self.waiting], key=self._turns.place)
+            return self._on[holder]
         node = state.nodes.at.get(address)
         if node is None or not node.serves or not self._parts.lends(node):
             return []
-        if state.serving.get(address) in self.waiting:
-            return self.waiting
         holders, plain, known = state.served_by(address), False, True
         for job in holders:
             if not job.undeclared:
