@@ -150,7 +150,7 @@ async def test_after_uninstalling_nothing_is_counted(c, s, a, b):
     await b.close()
 
 
-@pytest.mark.errors("cannot count a worker that comes or goes")
+@pytest.mark.errors("cannot tell what becomes of a worker")
 @live(workers=2)
 async def test_what_anybody_logs_is_no_loss_and_stops_no_removal(c, s, a, b):
     await dask_hpc.install(c)

@@ -6,6 +6,7 @@ import asyncio
 from contextlib import asynccontextmanager
 
 import dask
+import pytest
 from distributed import Client, Nanny, Status, wait
 from helpers import Gate, asleep, engine, live, record, started, through, until, within
 from tasks import Counter, add_to, inc
@@ -167,23 +168,61 @@ async def test_an_actor_that_is_made_elsewhere_as_its_data_is_lost_lives_there_a
         s.validate_state()
 
 
-# stock's own check of its state finds what it does here
-@live(workers=2, scheduler_kwargs={"validate": False})
-async def test_an_actor_that_was_stolen_before_it_began_lives_where_it_is_now(c, s, a, b):
-    await dask_hpc.install(c)
+class Broken:
+    """An actor that cannot be made."""
+
+    def __init__(self):
+        raise ValueError("cannot be made")
+
+
+async def stolen(c, s, a, b, kind=Counter):
+    """An actor that another worker has taken from one that was to make it."""
     gate = Gate()
-    first = c.submit(through, 1, gate, workers=[a.address], pure=False, key="first")
+    first = c.submit(through, 1, gate, workers=[a.address], pure=False)
     await until(lambda: gate.arrived, "a worker is busy")
-    actor = c.submit(Counter, actor=True, workers=[a.address], allow_other_workers=True, key="actor")
+    actor = c.submit(kind, actor=True, workers=[a.address], allow_other_workers=True, key="actor")
     await until(lambda: "actor" in a.state.tasks, "the actor waits there")
     victim, thief = s.workers[a.address], s.workers[b.address]
     s.extensions["stealing"].move_task_request(s.tasks["actor"], victim, thief)
-    counter = await within(actor)
-    assert victim.actors
-    assert [actor_homes.actors_on(s, each.address) for each in (a, b)] == [[], ["actor"]]
-    assert actor_homes.home(s, "actor") == b.address
+    await within(wait(actor))
     gate.open()
-    await within(first)
+    await within(wait(first))
+    return actor
+
+
+@pytest.mark.parametrize("how", ["it stays", "it retires", "it is lost"])
+@live(workers=3)
+async def test_an_actor_that_was_stolen_before_it_began_lives_where_it_is(c, s, a, b, d, how):
+    await dask_hpc.install(c)
+    actor = await stolen(c, s, a, b)
+    counter = await within(actor)
+    # who has a handle of it is not where it is
+    assert await within(c.submit(add_to, actor, 1, workers=[d.address])) == 1
+    assert [list(s.workers[each.address].actors) for each in (a, b, d)] == [[], [s.tasks["actor"]], []]
+    assert actor_homes.home(s, "actor") == b.address
+    if how == "it retires":
+        await data.retire(s, [a.address], "test")
+    elif how == "it is lost":
+        await a.close()
     await data.retire(s, [b.address], "test")
     assert b.address in s.workers
-    assert await within(counter.add(1)) == 1
+    assert await within(counter.add(1)) == 2
+
+
+# stock's own check of its state finds what it does here
+@live(workers=2, scheduler_kwargs={"validate": False})
+async def test_an_actor_that_was_stolen_before_the_runtime_came_lives_where_it_is(c, s, a, b):
+    _actor = await stolen(c, s, a, b)
+    listed = [s.workers[each.address].actors for each in (a, b)]
+    assert [*map(len, listed)] == [1, 0]
+    await dask_hpc.install(c)
+    assert [*map(len, listed)] == [0, 1]
+
+
+@live(workers=2)
+async def test_an_actor_that_fails_where_it_was_stolen_to_takes_no_worker_with_it(c, s, a, b):
+    await dask_hpc.install(c)
+    actor = await stolen(c, s, a, b, Broken)
+    with pytest.raises(ValueError, match="cannot be made"):
+        await within(actor)
+    assert {*s.workers} == {a.address, b.address}

@@ -17,7 +17,7 @@ from dask_hpc.clock import stopwatch_s
 from dask_hpc.scheduler.internals import actor_homes, reads
 
 if TYPE_CHECKING:
-    from distributed.scheduler import Scheduler
+    from distributed.scheduler import Scheduler, TaskState, WorkerState
 
 _T = TypeVar("_T")
 #: How often it is asked again how much time is left.
@@ -38,7 +38,7 @@ async def retire(
     left, stock = list(addresses), stock or scheduler.retire_workers
     while left:
         for ws in [scheduler.workers[address] for address in left if address in scheduler.workers]:
-            ws.actors = actor_homes.living(scheduler, ws)  # with any other it would stay
+            ws.actors = actor_homes.living(ws)  # with any other it would stay
         close = close_workers and not remove
         found = await stock(workers=left, remove=False, close_workers=close, stimulus_id=stimulus_id, **how)
         for address in found:
@@ -168,11 +168,19 @@ def rehome(scheduler: Scheduler, key: Any, source: str, target: str) -> bool:
     if ts is None or old is None or new is None or actor_homes.home(scheduler, key) != source:
         return False
     scheduler.add_replica(ts, new)
-    for ws in scheduler.workers.values():  # it may be listed where it never was
-        ws.actors.discard(ts)
+    old.actors.discard(ts)
     new.actors.add(ts)
     scheduler.remove_replica(ts, old)
     return True
+
+
+def settle_actor(ts: TaskState, listed: WorkerState | None) -> None:
+    """List an actor where it is, or is made: Dask lists one that was stolen where it was taken from."""
+    host = actor_homes.host(ts)
+    if listed is not None and listed is not host:
+        listed.actors.discard(ts)
+    if host is not None:
+        host.actors.add(ts)
 
 
 def let_go(scheduler: Scheduler, keys: Iterable[Any], leaving: Iterable[str], stimulus_id: str) -> None:

@@ -175,7 +175,7 @@ def shuffles_on(scheduler: Scheduler, address: str) -> list[Any]:
 def is_bare(scheduler: Scheduler, address: str) -> bool:
     """Whether the worker has no tasks, data, actors or shuffles."""
     ws = scheduler.workers[address]
-    there = ws.processing or ws.nbytes or actor_homes.living(scheduler, ws)
+    there = ws.processing or ws.nbytes or actor_homes.living(ws)
     return not (there or shuffles_on(scheduler, address))
 
 

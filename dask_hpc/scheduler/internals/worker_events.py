@@ -1,4 +1,7 @@
-"""Tells of workers that come and go, by what stock logs of each, for as long as the runtime is there."""
+"""Tells of workers that come and go, by what stock logs of each, for as long as the runtime is there.
+
+By what it logs of tasks that are stolen, an actor that is one of them is listed where it has gone.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
+
+from dask_hpc.scheduler.internals.data import settle_actor
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler
@@ -43,6 +48,9 @@ class WorkerEvents:
         scheduler: Any = self._scheduler
         self._stock = scheduler.log_event
         scheduler.log_event = self._log_event
+        for ws in scheduler.workers.values():
+            for ts in list(ws.actors):
+                settle_actor(ts, ws)
 
     def unwrap(self) -> None:
         """Tell no more."""
@@ -52,12 +60,14 @@ class WorkerEvents:
     def _log_event(self, topic: Any, msg: Any) -> None:
         assert self._stock is not None
         self._stock(topic, msg)
-        if topic == "all" and isinstance(msg, dict):
-            try:
+        try:
+            if topic == "all" and isinstance(msg, dict):
                 self._tell(msg)
-            except Exception:
-                # this runs in the midst of what stock does to the worker
-                logger.exception("dask_hpc cannot count a worker that comes or goes")
+            elif topic == "stealing" and isinstance(msg, tuple) and msg[:1] == ("confirm",):
+                self._stolen(*msg[1:4])
+        except Exception:
+            # this runs in the midst of what stock does to the worker
+            logger.exception("dask_hpc cannot tell what becomes of a worker, or of an actor")
 
     def _tell(self, msg: Mapping[str, Any]) -> None:
         action, address = msg.get("action"), msg.get("worker")
@@ -67,3 +77,8 @@ class WorkerEvents:
         elif action == "add-worker" and isinstance(address, str):
             # stock says so first
             asyncio.get_running_loop().call_soon(self._joined, address)
+
+    def _stolen(self, key: Any, _: str, victim: str) -> None:
+        ts = self._scheduler.tasks.get(key)
+        if ts is not None and ts.actor:
+            settle_actor(ts, self._scheduler.workers.get(victim))

@@ -30,7 +30,7 @@ class StockWork:
             return _NOTHING
         return (
             sum(len(reads.shuffles_on(scheduler, ws.address)) for ws in workers),
-            sum(len(actor_homes.living(scheduler, ws)) for ws in workers),
+            sum(len(actor_homes.living(ws)) for ws in workers),
             sum(len(ws.processing) for ws in workers) + lingering,
             sum(ws.nbytes for ws in workers),
         )
