@@ -97,6 +97,27 @@ def test_a_part_that_lends_or_saves_again_is_not_said_to_fail_and_is_in_the_log_
     assert log.getvalue().count("has failed in lends") == 1
 
 
+@pytest.mark.errors("Choosy has failed in lends")
+def test_a_part_that_fails_for_some_nodes_over_and_over_fills_no_log() -> None:
+    class Choosy:
+        def lends(self, node: Any) -> bool:
+            if node.number % 2:
+                raise KeyError(node.number)
+            return True
+
+    parts = Parts()
+    parts.add(Choosy())
+    nodes: list[Any] = [SimpleNamespace(number=number) for number in range(100)]
+    with captured_logger(of_parts.logger) as log:
+        for node in nodes[:6] * 5:
+            parts.lends(node)
+        assert log.getvalue().count("has failed in lends") == 3, "each once"
+        for node in nodes:
+            parts.lends(node)
+    assert log.getvalue().count("has failed in lends") == of_parts._LOGGED
+    assert parts.failed == {("Choosy", "lends"): "KeyError: 99"}
+
+
 def test_of_several_nodes_those_that_cost_least_are_given_up_and_equal_ones_in_order() -> None:
     table = NodeTable("worker")
     costs = {"a": (1, 0), "b": (0, 2), "c": (0, 0), "d": (0, 2)}

@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 
 #: What clients may call: plain data in, plain data out.
 Method = Callable[..., Awaitable[Any]]
+#: Of one method of a part so many different failures are in the log: they may name a node each.
+_LOGGED = 20
 #: What carries out one kind of action that changes no allotment.
 Enactor = Callable[[Any], Outcome]
 
@@ -212,18 +214,12 @@ class Parts:
         self._of: dict[str, list[Callable[..., Any]]] = {kind: [] for kind in _KINDS}
         #: Why parts could not do what they were asked for last, by class and method; what the log has of it.
         self.failed: dict[tuple[str, str], str] = {}
-        self._logged: dict[tuple[str, str], str] = {}
+        self._logged: dict[tuple[str, str], set[str]] = {}
         #: Admission asks these for every worker with room: the list itself, which only grows.
         self.slots: list[Callable[[JobRecord, WorkerState], int]] = self._of["slots"]
 
     def add(self, *parts: Any) -> None:
-        """Collect parts, after those that are there.
-
-        Raises
-        ------
-        TypeError
-            When a method is called like that of a protocol and takes other arguments.
-        """
+        """Collect parts; raises TypeError when a method takes other arguments than its protocol's."""
         for part in parts:
             for kind, count in _KINDS.items():
                 if not callable(method := getattr(part, kind, None)):
@@ -254,8 +250,9 @@ class Parts:
                 self.failed.pop((_class_of(ask), kind), None)
             return
         part, text = _class_of(ask), f"{type(error).__name__}: {error}"
-        if (part, kind) not in self.failed and self._logged.get((part, kind)) != text:
-            self._logged[part, kind] = text
+        logged = self._logged.setdefault((part, kind), set())
+        if (part, kind) not in self.failed and text not in logged and len(logged) < _LOGGED:
+            logged.add(text)
             logger.error("%s has failed in %s", part, kind, exc_info=error)
         self.failed[part, kind] = text
 
