@@ -85,8 +85,11 @@ async def test_a_row_tells_for_how_long_the_longest_task_of_its_job_has_run(c, s
         rows = {row["id"]: row["executing_s"] for row in await rt.jobs()}
         assert (rows[idle.id], seconds <= rows[runs.id]) == (0.0, True)
         assert (await runs.status())["executing_s"] >= rows[runs.id]
+        for worker in workers:  # which say nothing of its end but that
+            worker.periodic_callbacks["heartbeat"].stop()
         gate.open()
         assert await held == 1
+        assert (await runs.status())["executing_s"] == 0.0
 
 
 @pytest.mark.parametrize(

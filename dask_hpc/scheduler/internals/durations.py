@@ -64,7 +64,8 @@ def executing_s(scheduler: Scheduler, owner: Mapping[Any, Lane[Any]]) -> dict[An
     for ws in scheduler.workers.values():
         for ts, seconds in ws.executing.items():
             lane = owner.get(ts.key)
-            if lane is not None and ts not in ws.long_running:
+            # what has ended since is gone from there with the next word of the worker
+            if lane is not None and ts in ws.processing and ts not in ws.long_running:
                 found[lane.job] = max(seconds, found.get(lane.job, 0.0))
     return found
 
