@@ -164,7 +164,10 @@ def encode_line(record: Record) -> str:
     try:
         return json.dumps(other or codec.encode(record), separators=(",", ":"), allow_nan=False)
     except (ValueError, TypeError):
-        line = json.dumps(codec.encode(other or record, str), separators=(",", ":"), default=str)
+        try:
+            line = json.dumps(codec.encode(other or record, str), separators=(",", ":"), default=str)
+        except RecursionError:
+            raise ValueError("what it holds is nested too deeply, or without end") from None
         decode_line(line)
         return line
 

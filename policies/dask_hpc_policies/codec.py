@@ -83,11 +83,12 @@ def encode(value: Any, instead: Callable[[Any], Any] = _refused) -> Any:
 def sendable(value: Any) -> Any:
     """`value` with what a message or JSON cannot hold in another form: as text, a large number as a float."""
     if isinstance(value, Mapping):
-        return {name: sendable(item) for name, item in value.items()}
+        # a name that is a tuple stays one: a list cannot be a name
+        return {k if isinstance(k, tuple) else sendable(k): sendable(item) for k, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [sendable(item) for item in value]
     if isinstance(value, int) and not -(2**63) <= value < 2**64:
-        value = float(value) if abs(value) < 2**1023 else math.copysign(math.inf, value)
+        value = float(value) if abs(value) < 2**1023 else math.inf if value > 0 else -math.inf
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     return ascii(value) if isinstance(value, str) and half_of_pair(value) else value

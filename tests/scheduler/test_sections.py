@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 from click.testing import CliRunner
@@ -15,7 +16,7 @@ from dask_hpc.cli import hpc
 from dask_hpc.scheduler.rpc import status
 from dask_hpc.scheduler.tables import parts
 from dask_hpc.trace.files import parse_trace, read_trace
-from dask_hpc.trace.records import DRAW, LENDING, JobEvent, Other, decode_line
+from dask_hpc.trace.records import DRAW, LENDING, JobEvent, Other, decode_line, encode_line
 from dask_hpc_policies import registry
 from dask_hpc_widgets import static, views
 from dask_hpc_widgets.views import Picture, View
@@ -117,6 +118,18 @@ class Odd:
         return {"odd": {"now_w": float("nan"), "count": 10**30, "text": "\udc80", "by": {3: (1, 2)}}}
 
 
+class Wide:
+    """A part that tells what no message has room for."""
+
+    told: ClassVar = {"wide": {"of": 10**400, "below": -(10**400), "by": {10**30: 1, "\udc80": 2, (3, 4): 5}}}
+
+    def __init__(self, engine):
+        pass
+
+    def status(self):
+        return self.told
+
+
 class Large:
     """A policy of a user with a parameter that no message holds."""
 
@@ -146,3 +159,19 @@ async def test_what_cannot_be_sent_is_told_in_another_form_and_all_else_as_it_is
             assert (await rt.timeline()).note
         await rt.uninstall()
     assert read_trace(path).passes[0] == first
+
+
+@pytest.mark.errors("Wide has no section of the status to give")
+@live(1)
+async def test_a_part_that_tells_what_has_no_end_keeps_the_status_from_nobody(c, s, a, monkeypatch):
+    with parts.registered(Wide):
+        rt = await dask_hpc.install(c)
+        told = {"of": "inf", "below": "-inf", "by": {1e30: 1, "'\\udc80'": 2, (3, 4): 5}}
+        assert (await rt.status())["wide"] == told
+        endless = {}
+        endless["wide"] = endless
+        monkeypatch.setattr(Wide, "told", endless)
+        found = await rt.status()
+        assert (found["sections"], [*found["section_failures"]]) == (["losses"], ["Wide"])
+        with pytest.raises(ValueError, match="nested too deeply"):
+            encode_line(Other(kind="endless", data=endless))

@@ -118,7 +118,7 @@ class StatusMethods:
         passes = sorted(engine.controller.pass_s)
         sections, failures = self.sections()
         return {
-            **sendable(sections),
+            **sections,
             "sections": list(sections),
             "section_failures": failures,
             **self.summary(),

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from dask_hpc.scheduler.tables.jobs import JobRecord
 from dask_hpc.scheduler.tables.nodes import Node
+from dask_hpc_policies.codec import sendable
 from dask_hpc_policies.combine.limits import AnyGuard
 from dask_hpc_policies.decision import Action, Decision, Outcome, Reason, ReasonCode
 from dask_hpc_policies.model import ClusterSnapshot
@@ -339,7 +340,7 @@ class Parts:
         found: dict[str, Any] = {}
         for ask in self._of["status"]:
             try:
-                found |= ask()
+                found |= sendable(ask())
             except Exception as error:
                 failed(_class_of(ask), error)
         return found
