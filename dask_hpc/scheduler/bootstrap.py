@@ -68,6 +68,7 @@ async def _bootstrap(
             if policy is not None or pickled is not None or parameters:
                 await service.update(policy, pickled, parameters)
         except Exception:
-            if not was_there:
+            # a job of somebody who has found it there meanwhile keeps it
+            if not (was_there or service.engine.awake or service.engine.state.jobs.announced):
                 await service.detach()
             raise

@@ -230,6 +230,22 @@ async def test_a_client_whose_settings_are_refused_takes_the_runtime_from_nobody
         assert not (await (await second).status())["awake"]
 
 
+@live(1)
+async def test_a_client_whose_settings_are_refused_ends_no_job_of_somebody_else(c, s, a, monkeypatch):
+    gate = Gate()
+    monkeypatch.setattr(service, "problem", lambda folder: gate.wait("it is read-only"))
+    async with Client(s.address, asynchronous=True) as other:
+        refused = asyncio.ensure_future(dask_hpc.install(c, checkpoint_store="/read-only"))
+        await until(lambda: gate.arrived, "its folder is looked at")
+        async with (await dask_hpc.runtime(other)).job("theirs", nodes=1) as job:
+            await started(s, job, 1)
+            gate.open()
+            with pytest.raises(ConfigError, match="it is read-only"):
+                await refused
+            assert await other.submit(inc, 1) == 2
+        assert (await within(job.wait(10)))["state"] == "completed"
+
+
 @live()
 async def test_leaving_the_context_of_a_job_after_uninstall_does_no_harm(c, s, *workers):
     """Nothing of ours is left to hear the closing messages; the connection of the client must not mind."""
