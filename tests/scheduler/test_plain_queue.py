@@ -27,6 +27,8 @@ from tasks import slow_inc
 
 import dask_hpc
 from dask_hpc.scheduler.internals.allotment import Lane
+from dask_hpc.scheduler.placing import queue as of_queue
+from dask_hpc.scheduler.placing.past import Pace
 from dask_hpc.scheduler.placing.queue import PlainQueue
 
 
@@ -174,3 +176,23 @@ def test_what_is_nobodys_yet_does_not_keep_what_is_behind_it_in_the_queue_from_b
     PlainQueue(SimpleNamespace(scheduler=scheduler, owner=owner), print).draw(4, "test")
     assert sorted(ts.key for ts in queued) == [1, 4, 5]
     assert [key for key, lane in owner.items() if lane is root] == [0, 2, 3]
+
+
+def test_of_a_queue_that_is_longer_than_a_look_those_that_come_first_are_looked_at(monkeypatch):
+    monkeypatch.setattr(of_queue, "MOST", 50)
+    queued = HeapSet(key=lambda ts: ts.priority)
+    tasks = [Task(number) for number in range(2000)]
+    for ts in tasks:
+        ts.priority, ts.prefix = (0, ts.key), "long" if ts.key % 10 else "quick"
+        queued.add(ts)
+    for ts in tasks[10:1000:10]:  # drawn before
+        queued.discard(ts)
+    tasks[0].prefix, tasks[2].prefix, drawn = "long", "quick", {}
+    scheduler = SimpleNamespace(queued=queued, transitions=lambda wanted, _: drawn.update(wanted))
+    plain = Lane(SimpleNamespace(is_default=True, lanes={"root": None}), "queue", None)
+    owner = {ts.key: plain for ts in tasks}
+    settings = SimpleNamespace(lend_s=5.0)
+    state = SimpleNamespace(scheduler=scheduler, owner=owner, settings=settings, plain=[None])
+    lending = SimpleNamespace(takes=lambda ts: ts.prefix == "quick", draws=Pace(print))
+    PlainQueue(state, print).draw_lendable(4, lending, "test")
+    assert [*drawn] == [2]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cache
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from distributed.scheduler import _task_slots_available
@@ -29,6 +30,14 @@ _UNLIMITED_SLOTS = 1 << 30
 def queuing(scheduler: Scheduler) -> bool:
     """Whether the scheduler queues root tasks (a finite ``worker-saturation``)."""
     return not math.isinf(scheduler.WORKER_SATURATION)
+
+
+def first_queued(scheduler: Scheduler, most: int) -> list[TaskState]:
+    """As many of the tasks that stock has queued, in no order; of more, those that come first are there."""
+    queued = scheduler.queued
+    # a heap has what comes first in front, and what was taken out of its middle, too
+    there = (ts for entry in queued._heap if (ts := entry[2]()) is not None and ts in queued._data)
+    return list(islice(there, most))
 
 
 def stock_slots(scheduler: Scheduler, ws: WorkerState) -> int:

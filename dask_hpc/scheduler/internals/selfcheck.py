@@ -17,6 +17,7 @@ from dask._task_spec import GraphNode
 from distributed import batched, broker, spans, stealing, worker_state_machine
 from distributed import scheduler as module
 from distributed.active_memory_manager import ActiveMemoryManagerExtension
+from distributed.collections import HeapSet
 from distributed.deploy import cluster, spec
 from distributed.shuffle import ShuffleSchedulerPlugin
 from distributed.shuffle._core import SchedulerShuffleState, ShuffleRunSpec
@@ -155,6 +156,7 @@ _FIELDS: Mapping[Any, list[str]] = {
     worker_state_machine.TaskFinishedMsg: ["startstops"],
     worker_state_machine.TaskErredMsg: ["startstops"],
     distributed.Nanny: ["process"],
+    HeapSet: ["_data", "_heap"],
 }
 #: Attributes of a running scheduler, and handlers that are wrapped.
 _ATTRIBUTES = (

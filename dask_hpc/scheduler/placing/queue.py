@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from heapq import nsmallest
-from itertools import islice
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from dask_hpc.scheduler.internals import writes
+from dask_hpc.scheduler.internals import reads, writes
 from dask_hpc.scheduler.placing.past import MOST
 from dask_hpc.scheduler.tables.jobs import JobRecord
 from dask_hpc.scheduler.tables.state import State
@@ -82,7 +81,7 @@ class PlainQueue:
             self.draw(count, stimulus_id)
         elif lending.draws.due():
             # to look at them in order would sort the whole queue
-            queued = list(islice(self.state.scheduler.queued, MOST))
+            queued = reads.first_queued(self.state.scheduler, MOST)
             # which are lent a slot is a matter of their kind
             quick = {kind for kind, ts in {ts.prefix: ts for ts in queued}.items() if lending.takes(ts)}
             found = [ts for ts in queued if ts.prefix in quick] if quick else []
