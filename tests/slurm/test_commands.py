@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
-from fake_slurm import OPTIONS, submitted
+from fake_slurm import OPTIONS, SUBMIT, submitted
 from outside import until
 from private_slurm import poll
 
@@ -176,11 +176,25 @@ def test_ends_are_told_of_jobs_that_have_begun_by_the_number_in_their_environmen
 
 
 @pytest.mark.errors("could not be started")
-def test_of_jobs_that_cannot_be_submitted_one_is_tried(fakes: Any, tmp_path: Path, caplog: Any) -> None:
+def test_of_jobs_that_cannot_be_submitted_two_are_tried(fakes: Any, tmp_path: Path, caplog: Any) -> None:
     fakes("squeue", "exit 1")
     fakes("sbatch", 'echo x >> "$0.asked"; exit 1')
     with dask_hpc.SLURMCluster(**OPTIONS) as made:
         made.scale(jobs=4)
         until(lambda: not made.worker_spec and "could not be started" in caplog.text, "it is said")
         assert "4 of the workers could not be started: SlurmError" in caplog.text
-        assert submitted(tmp_path) == 1
+        assert submitted(tmp_path) == 2
+
+
+@pytest.mark.errors("could not be started")
+def test_one_job_that_is_refused_keeps_no_other_from_being_submitted(
+    fakes: Any, tmp_path: Path, caplog: Any
+) -> None:
+    fakes("squeue", "exit 1")
+    once = 'test -e "$0.busy" || { : > "$0.busy"; echo "Socket timed out" >&2; exit 1; }'
+    fakes("sbatch", f"{once}\n{SUBMIT}")
+    with dask_hpc.SLURMCluster(**OPTIONS) as made:
+        made.scale(jobs=4)
+        until(lambda: "could not be started" in caplog.text, "it is said")
+        assert "1 of the workers could not be started: SlurmError" in caplog.text
+        assert (len(made.workers), submitted(tmp_path)) == (3, 3)

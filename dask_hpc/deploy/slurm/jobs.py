@@ -34,8 +34,10 @@ _SUBMITTED = "Submitted batch job "
 #: Options of which each entry is a line or a word: of a text each letter would be one.
 _LISTS = ("job_script_prologue", "job_extra_directives", "job_directives_skip", "worker_extra_args")
 _WALLTIME = re.compile(r"^#SBATCH (?:-t |--time=)(\S+)$", re.MULTILINE)
-#: The first submission of each kind of those jobs that are asked for at once: the others come after it.
-TOGETHER: ContextVar[dict[str, asyncio.Future[str]]] = ContextVar("hpc_together")
+#: Submissions of each kind of the jobs that are asked for at once, up to the first that Slurm has taken: the
+#: others come after that. And how many are tried: one alone may fail as Slurm has much to do.
+TOGETHER: ContextVar[dict[str, list[asyncio.Future[str]]]] = ContextVar("hpc_together")
+_TRIED = 2
 
 
 class SLURMJob(stock.Job):
@@ -99,13 +101,20 @@ class SLURMJob(stock.Job):
             raise
 
     async def _submit_job(self, script_filename: str) -> str:
-        together, kind = TOGETHER.get({}), str(self.job_header)
-        if kind in together:
-            await asyncio.wait((together[kind],))
-            together[kind].result()  # what that one could not be, this one could not either
+        tried, taken = TOGETHER.get({}).setdefault(str(self.job_header), []), False
+        while tried and not taken:
+            last = tried[-1]
+            await asyncio.wait((last,))
+            taken = not last.cancelled() and last.exception() is None
+            if last is not tried[-1]:
+                continue  # another one is being tried by now
+            if not taken and len(tried) < _TRIED:
+                break
+            last.result()  # what those could not be, this one could not either
         submitting = commands.run("sbatch", script_filename, timeout_s=_SUBMIT_S, as_is=True)
         call = asyncio.ensure_future(submitting)
-        together.setdefault(kind, call)
+        if not taken:
+            tried.append(call)
         said = await call
         # stock takes the first number for that of the job, and sites have `sbatch` say other things before
         return next((line for line in said.splitlines() if line.startswith(_SUBMITTED)), said)
