@@ -266,8 +266,14 @@ class Opened(ABC):
 
     def _values(self, path: str) -> bytearray:
         """The values in a file that is no block."""
-        key = None if self.plan.sealed is None else read_key(self.key_file)
-        return opened_file(self.plan, path, self.file(path), key)
+        key, content = None if self.plan.sealed is None else read_key(self.key_file), self.file(path)
+        try:
+            return opened_file(self.plan, path, content, key)
+        except ValueError as error:  # the manifest is what it was
+            raise CheckpointError(
+                f"{self.where} cannot be opened: {error}; give the key that it was written with, or restore "
+                "another version"
+            ) from None
 
 
 def block_keys(plan: Plan, array: Array, token: str) -> list[Any]:

@@ -162,6 +162,8 @@ async def test_a_key_that_is_given_opens_a_version_wherever_it_is(c, s, a, tmp_p
         await rt.checkpoint(field, "field", levels=levels, services="encrypt")
     with pytest.raises(CheckpointError, match="no key is named"):
         await dask_hpc.restore("field", c)
+    with pytest.raises(CheckpointError, match=r"cannot be opened: .*the key is another one"):
+        await dask_hpc.restore("field", c, key_file=write_key(tmp_path / "another"))
     back = await dask_hpc.restore("field", c, key_file=key_file)
     np.testing.assert_array_equal(await c.compute(back.t.data), np.arange(100))
 
