@@ -223,9 +223,8 @@ class Writing:
                 await self._moved_on(deadline_s if self._unknown else None)
         finally:
             calls = list(self._calls)
-            if self._problem is not None:
-                for each in calls:
-                    each.cancel()
+            for each in calls if self._problem is not None else ():
+                each.cancel()
             # nobody writes into a version that is given up
             await asyncio.gather(*calls, return_exceptions=True)
         if self._problem is not None:
@@ -247,9 +246,8 @@ class Writing:
             self._moved(key, "", states.get(key, "forgotten"))
 
     async def _moved_on(self, deadline_s: float | None) -> None:
-        timeout_s = None
-        if deadline_s is not None:
-            timeout_s = max(0.0, deadline_s - asyncio.get_running_loop().time())
+        now_s = asyncio.get_running_loop().time()
+        timeout_s = None if deadline_s is None else max(0.0, deadline_s - now_s)
         try:
             await asyncio.wait_for(self._moves.wait(), timeout_s)
         except TimeoutError:
@@ -300,14 +298,16 @@ class Writing:
 
     def _call_all(self) -> None:
         """Ask every worker that holds something to write and has not too much to do."""
+        for address in self._queues.keys() - self._scheduler.workers.keys():  # to connect takes up to 30 s
+            self._ready += self._queues.pop(address)
         asked = dict.fromkeys(self.avoided, _LAST)
         asked |= {at: len(queue) + asked.get(at, 0) for at, queue in self._queues.items()}
-        for address, held in reads.least_asked(self._scheduler, self._ready, asked).items():
+        for address, held in reads.least_asked(self._scheduler, dict.fromkeys(self._ready), asked).items():
             self._queues.setdefault(address, deque()).extend(held)
         self._ready = []
-        calls, busy_bytes = Counter(address for address, _ in self._calls.values()), Counter[str]()
+        calls, busy_bytes = Counter[str](), Counter[str]()
         for address, nbytes in self._calls.values():
-            busy_bytes[address] += nbytes
+            calls[address], busy_bytes[address] = calls[address] + 1, busy_bytes[address] + nbytes
         for address, queue in self._queues.items():
             most = min(_CALLS * _BATCH_BYTES, _SHARE * reads.memory_limit(self._scheduler, address))
             while queue and calls[address] < _CALLS and busy_bytes[address] < most:
