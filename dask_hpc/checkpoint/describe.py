@@ -28,9 +28,8 @@ RESULTS = "results"
 PROGRAM = "program"
 
 _ALLOWED = (
-    "allowed: a dask array, an xarray Dataset or DataArray with chunks, a dask dataframe, a Delayed, a "
-    "Future, "
-    "a list of futures"
+    "allowed: a dask array, an xarray Dataset or DataArray with chunks, a dask dataframe or bag, or one "
+    "value of these, a Delayed, a Future, a list or dict of futures"
 )
 
 
@@ -40,8 +39,8 @@ def describe(obj: Any, name: str) -> tuple[Plan, list[Key]]:
     Parameters
     ----------
     obj
-        A dask array, an xarray Dataset or DataArray with chunks, a dask dataframe, a Delayed, a Future, or a
-        list or tuple of futures.
+        A dask array, an xarray Dataset or DataArray with chunks, a dask dataframe or bag, or one value of
+        these, a Delayed, a Future, a list or tuple of futures, or a dict of them.
     name
         Of the checkpoint.
 
@@ -62,12 +61,23 @@ def describe(obj: Any, name: str) -> tuple[Plan, list[Key]]:
 
     if isinstance(obj, Future):
         return _opaque(name, "future", [obj.key])
-    if isinstance(obj, (list, tuple)):
-        if not obj or not all(isinstance(each, Future) for each in obj):
-            other = next((each for each in obj if not isinstance(each, Future)), None)
+    if isinstance(obj, (list, tuple, dict)):
+        values = list(obj.values()) if isinstance(obj, dict) else obj
+        if not obj or not all(isinstance(each, Future) for each in values):
+            other = next((each for each in values if not isinstance(each, Future)), None)
             found = f"with one of type {type(other).__name__} in it" if obj else "that is empty"
             raise CheckpointTypeError(f"a {type(obj).__name__} {found} cannot be in a checkpoint; {_ALLOWED}")
-        return _opaque(name, "futures", [each.key for each in obj])
+        keys = [each.key for each in values]
+        if not isinstance(obj, dict):
+            return _opaque(name, "futures", keys)
+        labels = [as_json(label) for label in obj]
+        if None in labels:
+            other = list(obj)[labels.index(None)]
+            raise CheckpointTypeError(
+                f"a dict with the key {other!r:.80} cannot be in a checkpoint; allowed keys: text, numbers, "
+                "and tuples of them"
+            )
+        return _opaque(name, "dict", keys, {"keys": labels})
     # by the module first, so that no library is loaded whose objects nobody has
     match type(obj).__module__.partition(".")[0]:
         case "xarray":
@@ -100,12 +110,16 @@ def _of_dask(obj: Any, name: str) -> tuple[Plan, list[Key]]:
 
     if isinstance(obj, Delayed):
         return _opaque(name, "delayed", [obj.key])
+    if type(obj).__module__.startswith("dask.bag"):
+        return _opaque(name, "bag" if hasattr(obj, "npartitions") else "delayed", obj.__dask_keys__())
     if isinstance(obj, dask.array.Array):
         array = plan_array(DATA, obj)
         extra = {} if array.dtype is not None else {"dtypes": {DATA: pickled(np.dtype(obj.dtype))}}
         return Plan(name, "dask.array", (array,), files(array_files(array)), extra), array_keys(obj)
     if type(obj).__module__.startswith("dask.dataframe") and frames.is_frame(obj):
         return _opaque(name, "dataframe", frames.result_keys(obj), {"meta": frames.meta_bytes(obj)})
+    if type(obj).__module__.startswith("dask.dataframe") and frames.is_scalar(obj):
+        return _opaque(name, "delayed", frames.result_keys(obj))
     raise CheckpointTypeError(f"an object of type {type(obj).__name__} cannot be in a checkpoint; {_ALLOWED}")
 
 

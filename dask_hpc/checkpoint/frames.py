@@ -22,6 +22,13 @@ def is_frame(obj: Any) -> bool:
     return isinstance(obj, (dd.DataFrame, dd.Series, dd.Index))
 
 
+def is_scalar(obj: Any) -> bool:
+    """Whether an object is one value of a dask dataframe, as a sum is."""
+    from dask.dataframe.dask_expr import Scalar
+
+    return isinstance(obj, Scalar)
+
+
 def result_keys(obj: Any) -> list[Any]:
     """Keys of the partitions, in order; a persisted frame has other names for the results on a cluster."""
     from dask._task_spec import Alias

@@ -228,13 +228,17 @@ class Opened(ABC):
         tasks = self.tasks(0)[1]
         if kind == "dataframe":
             return frames.frame_of(self.plan, tasks)
+        if kind == "bag":
+            from dask.bag import Bag
+
+            return Bag(tasks, next(iter(tasks))[0], len(tasks))
         # each with its own task: with those of all others, thousands take minutes
         values = [Delayed(key, {key: task}) for key, task in tasks.items()]
         if kind in ("future", "delayed"):
             return values[0]
         if kind == "futures":
             return values
-        if kind == RESULTS:
+        if kind in (RESULTS, "dict"):
             keys = [keys_of.from_json(each) for each in self.plan.extra["keys"]]
             return dict(zip(keys, values, strict=True))
         raise CheckpointError(

@@ -114,8 +114,8 @@ class Plan:
     """What a version is made of."""
 
     name: str
-    #: What is given back: "dask.array", "xarray.Dataset", "xarray.DataArray", "dataframe", "delayed",
-    #: "future", "futures", "results".
+    #: What is given back: "dask.array", "xarray.Dataset", "xarray.DataArray", "dataframe", "bag", "delayed",
+    #: "future", "futures", "dict", "results".
     kind: str
     arrays: tuple[Array, ...]
     #: Contents by relative path: metadata and what is not in blocks.

@@ -136,8 +136,8 @@ def restore(
     Returns
     -------
     object
-        Of the kind that was written, persisted; a list of futures for futures and scattered data, a
-        dict of them by key for the results of a job.
+        Of the kind that was written, persisted; futures for futures, scattered data and single values
+        of collections, in a list or a dict where they were; a dict of them by key for the results of a job.
 
     Raises
     ------

@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 import dask.array as da
+import dask.bag as db
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
@@ -36,6 +37,27 @@ class Bytes:
 
     def __fspath__(self):
         return b"folder"
+
+
+@live(workers=2)
+async def test_bags_values_of_collections_and_dicts_of_futures_come_back(c, s, a, b, tmp_path):
+    rt = await dask_hpc.install(c, checkpoint_store=str(tmp_path))
+    bag = db.from_sequence(range(10), npartitions=3).map(lambda each: {"n": each})
+    table = dd.from_pandas(pd.DataFrame({"a": np.arange(40)}), npartitions=4)
+    sent = await c.scatter({"one": [1], ("a", 2): {2}})
+    written = {"bag": c.persist(bag), "count": c.persist(bag.count()), "sum": c.persist(table.a.sum())}
+    written["sent"] = sent
+    for name, made in written.items():
+        await rt.checkpoint(made, name)
+    await kill(s, [a])
+    expected = {"bag": [{"n": each} for each in range(10)], "count": 10, "sum": 780}
+    expected["sent"] = {"one": [1], ("a", 2): {2}}
+    assert (await c.gather(sent), await c.compute(written["bag"])) == (expected["sent"], expected["bag"])
+    for name, value in expected.items():
+        made = await dask_hpc.restore(name, c, allow_pickle=True)
+        assert await (c.compute(made) if name == "bag" else c.gather(made)) == value
+    with pytest.raises(CheckpointTypeError, match=r"a dict with the key True .* allowed keys: text, numbers"):
+        await rt.checkpoint({True: sent["one"]}, "sent")
 
 
 @live(workers=2)
