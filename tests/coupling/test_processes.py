@@ -9,9 +9,10 @@ import os
 import signal
 import time
 
+import dask
 import numpy as np
 import pytest
-from coupled import opened, started
+from coupled import FIELDS, opened, started
 from helpers import live
 from sources import Producer, asked, nothing_left, producers, told, whole
 
@@ -160,3 +161,45 @@ def test_workers_that_are_killed_cost_no_step_as_their_blocks_are_sent_again():
             # errors refer to what they come from until they are collected
             gc.collect()
             assert time.monotonic() < deadline_s, left
+
+
+def test_what_data_sets_need_is_loaded_where_a_worker_reads_its_messages():
+    def watch():
+        import sys
+        import threading
+
+        class Watch:
+            """Sees on which threads packages are looked for."""
+
+            def __init__(self):
+                self.found = {}
+
+            def find_spec(self, name, path=None, target=None):
+                self.found[name] = self.found.get(name, True) and threading.get_ident() == reads
+
+        reads = threading.get_ident()
+        sys.meta_path.insert(0, Watch())
+
+    def seen(ds):
+        import sys
+
+        found = sys.meta_path[0].found
+        return [found[name] for name in ("xarray", "dask.array")]
+
+    with (
+        # those of other tests are forked from a process that has loaded all that
+        dask.config.set({"distributed.worker.multiprocessing-method": "spawn"}),
+        dask_hpc.LocalCluster(n_workers=1, threads_per_worker=2, dashboard_address=":0") as cluster,
+        cluster.get_client() as client,
+    ):
+        flow = dask_hpc.install(client).couple("heat", FIELDS)
+        flow.analyse(seen, name="seen")
+        values = flow.results("seen", timeout=60)
+        client.run(watch)
+        made = Producer(cluster.scheduler_address)
+        try:
+            assert [made.ask("open"), made.ask("send", step=0)] == ["open", True]
+            # a message that comes meanwhile, and names a part of them, would end the worker
+            assert next(values) == (0, [True, True])
+        finally:
+            made.end()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import importlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 #: The most that goes with the word that it is there.
 _ALONG_BYTES = 16384
+#: What data sets load, some of it only once there is one; and whether it is loaded here.
+_LOADED, _loaded = ("xarray", "dask.array"), False
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +108,23 @@ def dataset(fields: Sequence[Field], steps: Sequence[Sequence[Bundle]]) -> xr.Da
     return xr.Dataset(arrays, coords={"step": [bundles[0].step for bundles in steps]})
 
 
+async def _load() -> None:
+    global _loaded
+    for name in _LOADED:
+        importlib.import_module(name)
+    _loaded = True
+
+
+def load(worker: Any) -> None:
+    """Load what data sets need where a worker reads its messages, which may name parts of the same.
+
+    Of two threads that load parts of one package at once, Python lets one find it unfinished. Where that is
+    the one that reads a message, of a callback's arrays, the worker ends.
+    """
+    if not _loaded:
+        asyncio.run_coroutine_threadsafe(_load(), worker.loop.asyncio_loop).result()
+
+
 def _fill(field: Field, bundles: Sequence[Bundle], into: np.ndarray) -> None:
     for bundle in bundles:
         for block in bundle.blocks:
@@ -129,6 +150,7 @@ def analysed(function: Callable[[xr.Dataset], Any], fields: Sequence[Field], *bu
     worker: Any = get_worker()
     task = worker.state.tasks[worker.get_current_task()]
     needs = {each.key: each.get_nbytes() for each in task.dependencies}
+    load(worker)
     try:
         with copied_first(), taken(worker, needs, task.metadata, TAKEN):
             value = function(dataset(fields, steps))
