@@ -7,6 +7,7 @@ scheduler one message, not forty-six.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import dask
@@ -55,6 +56,11 @@ class Graph:
         self._layers.setdefault(node, {})[key] = Task(key, function, *map(parse_input, args))
         return TaskRef(key)
 
+    def annotated(self) -> AbstractContextManager[Any]:
+        """What is submitted inside of it, or by what is begun there, is the job's as well."""
+        annotated: AbstractContextManager[Any] = dask.annotate(**{ANNOTATION: self._job})
+        return annotated
+
     def submit(self, wanted: Sequence[Block]) -> list[Future]:
         """Submit what was added; gives a future for each of `wanted`."""
         layers = {
@@ -64,7 +70,7 @@ class Graph:
         made = [block.key for block in wanted if not isinstance(block, Future)]
         if not made:
             return [block for block in wanted if isinstance(block, Future)]
-        with dask.annotate(**{ANNOTATION: self._job}):
+        with self.annotated():
             futures = self._client.get(
                 HighLevelGraph(layers, {node: set() for node in layers}),
                 made,

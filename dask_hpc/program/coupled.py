@@ -161,7 +161,9 @@ async def submit_step(
         return graph.submit(blocks)
     await coupled.begin(step, layout)
     futures = graph.submit([*blocks, *coupled.add(graph, layout, blocks)])
-    coupled.submitted(futures[len(blocks) :])
+    # callbacks, too: who waits for them holds the job's nodes
+    with graph.annotated():
+        coupled.submitted(futures[len(blocks) :])
     return futures[: len(blocks)]
 
 

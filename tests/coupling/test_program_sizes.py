@@ -1,11 +1,12 @@
 """A program that hands over its steps grows when that makes them shorter, and makes room; no step is lost.
 
-One whose job ends before it gets room fails its flow.
+One whose job ends before it gets room fails its flow; callbacks compute on the nodes that it has.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import time
 
 import numpy as np
@@ -109,4 +110,32 @@ async def test_the_flow_of_a_program_whose_job_ends_before_it_could_begin_has_fa
             await run
         with pytest.raises(CouplingError, match="its program has ended"):
             await anext(values)
+    await flow.close()
+
+
+@live(workers=2, timeout=60)
+async def test_callbacks_compute_on_the_nodes_of_a_program_that_is_run_where_nobody_has_entered_its_job(
+    c, s, a, b
+):
+    rt = await dask_hpc.install(c, "fcfs")
+    flow = await rt.couple("heat", FIELDS)
+    seen = []
+
+    async def look(step, ds):
+        seen.append(float(await c.compute(ds["T"].sum())))
+
+    await flow.on_step(look)
+    # as on another thread than the one that has entered the job, which reads meanwhile
+    outside = contextvars.copy_context()
+    async with rt.job("heat", nodes=2) as job:
+        program = job.program(ROWS, "y").init(begin).elastic(advance, 6, couple=(flow, "T"))
+
+        async def run():
+            await program.run()
+
+        # beyond its queue it waits for the callback, which on nodes of nobody would wait for it
+        await asyncio.wait_for(asyncio.create_task(run(), context=outside), 20)
+    await until(lambda: flow.outcome == "", "all steps have been seen")
+    assert seen == [float(4 * (np.arange(ROWS) + step).sum()) for step in range(1, 7)]
+    assert [row["name"] for row in await rt.jobs()] == ["heat"]
     await flow.close()
