@@ -23,7 +23,7 @@ from dask_hpc.client.datasets import kept_dataset
 from dask_hpc.client.flow_graph import StepGraph
 from dask_hpc.client.inside import Inside
 from dask_hpc.client.readers import Reader, held_by, why_gone
-from dask_hpc.client.turns import Analysis, Spawned, Turn, as_sent, hand_out, lose, unneeded
+from dask_hpc.client.turns import Analysis, Spawned, Turn, as_sent, hand_out, let_go, lose
 from dask_hpc.errors import CouplingError, InstallError
 from dask_hpc.show import line
 from dask_hpc_policies.coupling import contract
@@ -318,8 +318,7 @@ class Flow:
         while not self._calling and (self._called < self._done or self._called in self._ousted):
             self._called += 1
         widest = max((each.window for each in self._analyses.values()), default=1)
-        for old in unneeded(self._turns, self.in_flight(), self._begun, widest):
-            self._turns.pop(old).release()
+        let_go(self._turns, self.in_flight(), self._begun, widest)
         self._ring()
 
     async def _extend(self) -> None:
@@ -387,6 +386,7 @@ class Flow:
         if turn.ousted:
             return
         self._done = number + 1
+        turn.done()
         self._pass()
         self._channel.send_now()
         await self._channel.ask("flow_done", flow=self._id, turn=number)

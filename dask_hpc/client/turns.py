@@ -117,6 +117,11 @@ class Turn:
             future.release()
         self.settled.set()
 
+    def done(self) -> None:
+        """Everybody has had its values: windows of later steps need its blocks alone."""
+        for value in self.futures:
+            value.release()
+
     def release(self, why: str = "") -> None:
         """Let go of it on the cluster, whatever still refers to it here; why, if it will never be whole."""
         self.lost = self.lost or why
@@ -190,6 +195,12 @@ def unneeded(turns: Iterable[int], flight: Sequence[int], begun: int, widest: in
     """
     ends = [*flight, begun]
     return [turn for turn in turns if turn < begun and ends[bisect_left(ends, turn)] >= turn + widest]
+
+
+def let_go(turns: dict[int, Turn], flight: Sequence[int], begun: int, widest: int) -> None:
+    """Let go of turns that are `unneeded`."""
+    for old in unneeded(turns, flight, begun, widest):
+        turns.pop(old).release()
 
 
 def lose(turns: Mapping[int, Turn], number: int, reason: str, analyses: Iterable[Analysis]) -> None:

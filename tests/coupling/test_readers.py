@@ -1,4 +1,7 @@
-"""Whoever reads values: a loop that has ended is not waited for, and one that is to end does."""
+"""Whoever reads values: a loop that has ended is not waited for, and one that is to end does.
+
+What has been handed out is nowhere else any more.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,11 @@ from collections.abc import Awaitable
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+from coupled import opened, sent, started
+from helpers import live, until
+from sources import nothing_left, producers
 
 from dask_hpc.client.readers import Reader, why_gone
 from dask_hpc.errors import CouplingError
@@ -131,3 +138,26 @@ def test_a_reader_that_is_read_in_the_form_of_another_client_says_which_is_right
 )
 def test_a_client_that_closes_amid_steps_is_not_taken_for_somebody_else(client: Any, said: str) -> None:
     assert said in why_gone(client)
+
+
+@live(workers=1, timeout=60)
+async def test_a_value_is_not_kept_as_long_as_the_blocks_that_later_windows_need(c, s, a):
+    flow, values = await started(c)
+    # too large to come with the word that it is there
+    await flow.analyse(lambda ds: np.repeat(ds["T"].values, 1000), name="large")
+    await flow.analyse(lambda ds: ds.sizes["step"], name="wide", window=20)
+    large = flow.results("large", timeout=30)
+
+    def held(name):
+        return [key for key, ts in s.tasks.items() if key.startswith(f"{name}-") and ts.state == "memory"]
+
+    async with producers(s, (0, 8)) as made:
+        await opened(made)
+        for step in range(4):
+            await sent(made, step)
+            assert await anext(values) == (step, float(step))
+            assert (await anext(large))[1].size == 48_000
+        await until(lambda: not held("first") + held("large"), "values that were handed out are let go of")
+        assert len(held("hpc-flow")) == 4
+        await flow.close()
+    await nothing_left(s, a)
