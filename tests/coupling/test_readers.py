@@ -161,3 +161,19 @@ async def test_a_value_is_not_kept_as_long_as_the_blocks_that_later_windows_need
         assert len(held("hpc-flow")) == 4
         await flow.close()
     await nothing_left(s, a)
+
+
+@live(workers=1, timeout=60)
+async def test_a_reader_whose_client_had_no_connection_for_a_moment_is_told_so(c, s, a):
+    flow, values = await started(c)
+    async with producers(s, (0, 8)) as made:
+        await opened(made)
+        await sent(made, 0)
+        assert await anext(values) == (0, 0.0)
+        # the client connects again by itself
+        c.scheduler_comm.comm.abort()
+        with pytest.raises(CouplingError, match="its client is gone, or had no connection"):
+            await anext(values)
+    await until(lambda: c.status == "running", "the client is connected again")
+    await flow.close()
+    await nothing_left(s, a)

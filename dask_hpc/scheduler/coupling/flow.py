@@ -163,6 +163,8 @@ class Flow:
         """Go on no more; the first reason counts."""
         if not self.failed:
             self.failed = reason
+            # why tasks of coming steps are gone, too
+            self.events = deque(each for each in self.events if each[1]["kind"] != "gone")
             self.say("failed", reason=reason)
             self.bell.ring()
 

@@ -210,7 +210,7 @@ class Flows:
     def parted(self, client: str) -> None:
         """A client has gone: nobody else asks for its flows, and their producers may have left."""
         for flow in [flow for flow in self._by_id.values() if flow.client == client]:
-            self._end(flow, f"flow {flow.name!r} has failed: its client is gone")
+            self._end(flow, f"flow {flow.name!r} has failed: its client is gone, or had no connection")
 
     def left(self, address: str) -> None:
         """A worker has gone."""
