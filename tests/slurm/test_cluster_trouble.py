@@ -128,7 +128,7 @@ def test_a_job_of_which_slurm_did_not_hear_that_it_was_cancelled_is_cancelled_ag
         made.scale(jobs=0)
         until(lambda: not made.workers and "could not be cancelled" in caplog.text, "it is closed")
         fakes("scancel", 'echo "$@" >> "$0.told"')
-        until(told.exists, "it is told again")
+        until(lambda: told.exists() and told.read_text(), "it is told again")
         assert set(told.read_text().split()) == {"1"}
         fakes("squeue", row(1, "CANCELLED"))
         until(lambda: not made._submitted, "Slurm has heard of it")
