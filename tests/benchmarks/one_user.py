@@ -10,6 +10,7 @@ shapes.
 from __future__ import annotations
 
 import contextlib
+import gc
 import random
 import statistics
 import sys
@@ -69,6 +70,7 @@ def rows(options: Options, stock: Client, ours: Client, policy: str) -> list[Row
             for repetition in range(repetitions + (repetitions > 1)):
                 for way in chance.sample(list(ways), len(ways)):
                     clients[way].run(_forget_peak)
+                    gc.collect()  # a full collection, one in two or three samples, is a sixth of some
                     before_s = _cpu_s(clients[way])
                     sample_s = ways[way]()
                     if repetition or repetitions == 1:
