@@ -6,7 +6,7 @@ collection of ten thousand blocks is described in milliseconds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -61,23 +61,10 @@ def describe(obj: Any, name: str) -> tuple[Plan, list[Key]]:
 
     if isinstance(obj, Future):
         return _opaque(name, "future", [obj.key])
-    if isinstance(obj, (list, tuple, dict)):
-        values = list(obj.values()) if isinstance(obj, dict) else obj
-        if not obj or not all(isinstance(each, Future) for each in values):
-            other = next((each for each in values if not isinstance(each, Future)), None)
-            found = f"with one of type {type(other).__name__} in it" if obj else "that is empty"
-            raise CheckpointTypeError(f"a {type(obj).__name__} {found} cannot be in a checkpoint; {_ALLOWED}")
-        keys = [each.key for each in values]
-        if not isinstance(obj, dict):
-            return _opaque(name, "futures", keys)
-        labels = [as_json(label) for label in obj]
-        if None in labels:
-            other = list(obj)[labels.index(None)]
-            raise CheckpointTypeError(
-                f"a dict with the key {other!r:.80} cannot be in a checkpoint; allowed keys: text, numbers, "
-                "and tuples of them"
-            )
-        return _opaque(name, "dict", keys, {"keys": labels})
+    if isinstance(obj, dict):
+        return _opaque(name, "dict", _future_keys(obj, obj.values()), {"keys": _labels(obj)})
+    if isinstance(obj, (list, tuple)):
+        return _opaque(name, "futures", _future_keys(obj, obj))
     # by the module first, so that no library is loaded whose objects nobody has
     match type(obj).__module__.partition(".")[0]:
         case "xarray":
@@ -104,22 +91,50 @@ def describe_results(name: str, keys: list[Key], run: str) -> Plan:
     return _opaque(name, RESULTS, keys, {"keys": [as_json(key) for key in keys], "run": run})[0]
 
 
+def _future_keys(obj: Any, values: Collection[Any]) -> list[Key]:
+    """Keys of the futures that `obj` holds, and nothing else."""
+    from distributed import Future
+
+    if not values or not all(isinstance(each, Future) for each in values):
+        other = next((each for each in values if not isinstance(each, Future)), None)
+        found = f"with one of type {type(other).__name__} in it" if values else "that is empty"
+        raise CheckpointTypeError(f"a {type(obj).__name__} {found} cannot be in a checkpoint; {_ALLOWED}")
+    return [each.key for each in values]
+
+
+def _labels(obj: Mapping[Any, Any]) -> list[Any]:
+    labels = {label: as_json(label) for label in obj}
+    for label, found in labels.items():
+        if found is None:
+            raise CheckpointTypeError(
+                f"a dict with the key {label!r:.80} cannot be in a checkpoint; allowed keys: text, numbers, "
+                "and tuples of them"
+            )
+    return list(labels.values())
+
+
 def _of_dask(obj: Any, name: str) -> tuple[Plan, list[Key]]:
     import dask.array
     from dask.delayed import Delayed
 
     if isinstance(obj, Delayed):
         return _opaque(name, "delayed", [obj.key])
-    if type(obj).__module__.startswith("dask.bag"):
-        return _opaque(name, "bag" if hasattr(obj, "npartitions") else "delayed", obj.__dask_keys__())
     if isinstance(obj, dask.array.Array):
         array = plan_array(DATA, obj)
         extra = {} if array.dtype is not None else {"dtypes": {DATA: pickled(np.dtype(obj.dtype))}}
         return Plan(name, "dask.array", (array,), files(array_files(array)), extra), array_keys(obj)
-    if type(obj).__module__.startswith("dask.dataframe") and frames.is_frame(obj):
-        return _opaque(name, "dataframe", frames.result_keys(obj), {"meta": frames.meta_bytes(obj)})
-    if type(obj).__module__.startswith("dask.dataframe") and frames.is_scalar(obj):
-        return _opaque(name, "delayed", frames.result_keys(obj))
+    # neither is loaded by `dask.array`
+    module = type(obj).__module__
+    if module.startswith("dask.dataframe"):
+        if frames.is_frame(obj):
+            return _opaque(name, "dataframe", frames.result_keys(obj), {"meta": frames.meta_bytes(obj)})
+        if frames.is_scalar(obj):
+            return _opaque(name, "delayed", frames.result_keys(obj))
+    if module.startswith("dask.bag"):
+        from dask.bag import Bag, Item
+
+        if isinstance(obj, (Bag, Item)):
+            return _opaque(name, "bag" if isinstance(obj, Bag) else "delayed", obj.__dask_keys__())
     raise CheckpointTypeError(f"an object of type {type(obj).__name__} cannot be in a checkpoint; {_ALLOWED}")
 
 

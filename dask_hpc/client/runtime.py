@@ -240,8 +240,8 @@ class Runtime(PowerMethods, CouplingMethods):
         Parameters
         ----------
         obj
-            A persisted array, data frame or xarray object, a future or a list of them, scattered data.
-            What is not computed yet is written when it is.
+            A persisted array, data frame, bag or xarray object, a future, a list or dict of futures,
+            scattered data. What is not computed yet is written when it is.
         name
             What it is called: letters, digits, ``.``, ``_`` and ``-``.
         store

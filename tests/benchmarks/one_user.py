@@ -70,7 +70,7 @@ def rows(options: Options, stock: Client, ours: Client, policy: str) -> list[Row
             for repetition in range(repetitions + (repetitions > 1)):
                 for way in chance.sample(list(ways), len(ways)):
                     clients[way].run(_forget_peak)
-                    gc.collect()  # a full collection, one in two or three samples, is a sixth of some
+                    gc.collect()  # one that falls into a sample is up to a sixth of it, whoever's it is
                     before_s = _cpu_s(clients[way])
                     sample_s = ways[way]()
                     if repetition or repetitions == 1:
